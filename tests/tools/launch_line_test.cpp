@@ -207,6 +207,48 @@ TEST_CASE("training programs by their own commands, and as scripts of a launcher
   CHECK(says(refusal("torchrun -m torchtitan.train --training.seq_len 5"), "--job.config_file"));
 }
 
+TEST_CASE("a trainer is known by its file, its command under a launcher, or its own arguments") {
+  const ScratchFolder folder;
+  const std::string path =
+      folder.write("a.yml",
+                   "base_model: gpt2\ndatasets: [{path: x}]\nmicro_batch_size: 3\n"
+                   "sequence_len: 512\nattn_implementation: flash_attention_2\n");
+  // The files that Axolotl 0.4 came with were started as finetune.py or train.py.
+  CHECK(request("accelerate launch --num_processes 1 finetune.py " + path)
+            .question.batch.micro_batch == 3);
+  const Options swift = options("torchrun --nproc_per_node 4 /opt/bin/swift sft --model gpt2");
+  CHECK(*swift.find("gpus") == "4");
+  CHECK(says(*swift.find("swift"), "\"model\":\"gpt2\""));
+  CHECK(options("torchrun --nproc_per_node 4 src/train.py --cutoff_len 9").has("llamafactory"));
+  // A script that is merely called so takes what its command does not.
+  CHECK(says(notes("torchrun --nproc_per_node 4 swift --batch 3"), "none is of TrainingArguments"));
+}
+
+TEST_CASE("Megatron-LM's arguments are refused, not left out") {
+  CHECK(says(refusal("torchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --micro-batch-size 4 "
+                     "--tensor-model-parallel-size 2"),
+             "tensor_model_parallel_size of pretrain_gpt.py: Megatron-LM's arguments are not"));
+  CHECK(says(refusal("deepspeed --num_gpus 8 pretrain_gpt.py --pipeline-model-parallel-size 1"),
+             "pipeline_model_parallel_size of pretrain_gpt.py"));
+}
+
+TEST_CASE("DeepSpeed's own --deepspeed --deepspeed_config is its file") {
+  const ScratchFolder folder;
+  const std::string path =
+      folder.write("ds.json", R"({"train_micro_batch_size_per_gpu": 3, "bf16": {"enabled": true},
+                                "zero_optimization": {"stage": 2}})");
+  for (const char* others : {"", " --learning_rate 1e-4 --epochs 3"}) {
+    const auto question =
+        request("deepspeed --num_gpus 8 train.py --deepspeed --deepspeed_config " + path + others)
+            .question;
+    CHECK(question.strategy.stack == models::Stack::deepspeed);
+    CHECK(question.strategy.data.zero == 2);
+    CHECK(question.batch.micro_batch == 3);
+  }
+  CHECK(says(notes("deepspeed --num_gpus 8 t.py --deepspeed_config " + path + " --fp16"),
+             "not looked at, for DeepSpeed's engine is no Trainer's: fp16"));
+}
+
 TEST_CASE("what stands behind -- is the launch line, whatever it looks like") {
   const CommandLine line = parse_arguments(
       commands()[0], {"gpt2", "--gpus", "2", "--", "torchrun", "--nproc_per_node", "2", "--help"});

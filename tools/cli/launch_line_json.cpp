@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "models/base/error.h"
-#include "models/base/nearest.h"
 #include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/file_keys.h"
@@ -28,10 +27,6 @@ using namespace launch_words;
 
 constexpr std::int64_t kMostBytes = 1 << 20;
 
-bool is_in(Names names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 // As YAML has it: numbers, truth, words.
 Json typed(const std::string& text) {
   if (text.empty() || text.find_first_of("\n:#[]{}&*!|>'\"%@`, ") != std::string::npos) return text;
@@ -52,6 +47,7 @@ class Reader {
     if (line_.done() && pushed_.empty()) refuse("names no script");
     script_ = pushed_.empty() ? line_.take() : pushed_;
     trainer_ = trainer_of_script(script_);
+    if (trainer_.empty()) command_as_script();
     script();
     if (launcher.name == kAccelerate.name) accelerate();
     if (launcher.name == kTorchrun.name) torchrun();
@@ -105,11 +101,17 @@ class Reader {
       script_ = program + " " + action;
       return kOwnCommand;
     }
-    refuse(
-        fmt::format("'{}' is no launcher that is known (accelerate launch, torchrun, python -m "
-                    "torch.distributed.run, deepspeed, python, axolotl train, llamafactory-cli "
-                    "train, swift sft)",
-                    shortened(program)));
+    refuse_launcher(program);
+  }
+
+  // torchrun … /opt/venv/bin/swift sft …: a program's own command, started by a launcher.
+  void command_as_script() {
+    const auto command = trainer_command(script_.substr(script_.rfind('/') + 1));
+    if (!command || line_.done() ||
+        std::string_view(command->actions).find(line_.peek()) == std::string_view::npos)
+      return;
+    trainer_ = command->option;
+    script_ += " " + line_.take();
   }
 
   // A training program's own command, which starts its ranks itself.
@@ -147,9 +149,7 @@ class Reader {
     if (line_.done() || line_.peek() != "-m") return kPython;
     (void)line_.take();
     const std::string module = line_.take();
-    if (module == "torch.distributed.run" || module == "torch.distributed.launch") return kTorchrun;
-    if (module == "accelerate.commands.launch") return kAccelerate;
-    if (module == "deepspeed.launcher.runner") return kDeepSpeed;
+    if (const Launcher* launcher = launcher_of_module(module)) return *launcher;
     pushed_ = module;
     return kPython;
   }
@@ -164,11 +164,7 @@ class Reader {
       } else if (is_in(launcher.values, name)) {
         launched_[name] = typed(line_.value_of(word));
       } else {
-        std::vector<std::string_view> all(launcher.flags.begin(), launcher.flags.end());
-        all.insert(all.end(), launcher.values.begin(), launcher.values.end());
-        const std::string near = nearest(name, all);
-        refuse(fmt::format("{} has no option {}{}", launcher.name, shortened(word),
-                           near.empty() ? "" : fmt::format("; did you mean --{}?", near)));
+        refuse_option(launcher, name, word);
       }
     }
   }
@@ -230,7 +226,14 @@ class Reader {
 
   // What the script takes, to the option that reads it.
   void hand_on(Json& arguments) {
-    if (trainer_.empty() && arguments.contains("finetuning_type")) trainer_ = "llamafactory";
+    const auto has = [&](std::string_view name) { return arguments.contains(name); };
+    if (trainer_.empty()) trainer_ = trainer_of_arguments(has);
+    if (const std::string name = argument_of_megatron(has); !name.empty())
+      refuse(
+          fmt::format("{} of {}: Megatron-LM's arguments are not read, and what it splits over "
+                      "ranks is not modelled yet",
+                      name, script_));
+    const bool engine = config_of_deepspeed(arguments);
     if (trainer_ == "torchtitan") {
       if (toml_.empty()) refuse(script_ + " without --job.config_file");
       const Json said = arguments;
@@ -245,13 +248,24 @@ class Reader {
     std::vector<std::string> names;
     for (const auto& [name, value] : arguments.items()) names.push_back(name);
     const models::Config as_file = models::Config::parse(arguments.dump(), kOrigin);
-    if (models::unknown_keys(as_file, models::kArguments).size() == names.size())
-      options_.add_note(
-          fmt::format("{}: arguments of {} that are not looked at, for none is of "
-                      "TrainingArguments: {}",
-                      kOrigin, script_, models::listed(names)));
+    if (engine || models::unknown_keys(as_file, models::kArguments).size() == names.size())
+      options_.add_note(fmt::format(
+          "{}: arguments of {} that are not looked at, for {}: {}", kOrigin, script_,
+          engine ? "DeepSpeed's engine is no Trainer's" : "none is of TrainingArguments",
+          models::listed(names)));
     else
       set("training-args", arguments.dump(-1, ' ', false, Json::error_handler_t::replace), "");
+  }
+
+  // deepspeed.add_config_arguments: --deepspeed as a flag, its file as --deepspeed_config; the
+  // engine that it makes is no Trainer's.
+  bool config_of_deepspeed(Json& arguments) {
+    const auto file = arguments.find("deepspeed_config");
+    if (!trainer_.empty() || file == arguments.end() || !file->is_string()) return false;
+    set("deepspeed", file->get<std::string>(), "deepspeed_config");
+    arguments.erase("deepspeed_config");
+    arguments.erase("deepspeed");
+    return true;
   }
 
   // What stands on the line goes before what stands in the file.
@@ -305,10 +319,7 @@ class Reader {
   void deepspeed() {
     const char* key = launched_.contains("num_gpus") ? "num_gpus" : "num_accelerators";
     std::int64_t gpus = launched_.contains(key) ? number(key, 1) : 0;
-    const std::string include = text("include", "i");
-    if (gpus == 0 && !include.empty() && include.find('@') == std::string::npos)
-      if (const std::size_t colon = include.find(':'); colon != std::string::npos)
-        gpus = 1 + std::ranges::count(include.substr(colon), ',');
+    if (gpus == 0) gpus = included_devices(text("include", "i"));
     if (gpus > 0) return set_ranks(gpus, number("num_nodes", 1), "--num_gpus");
     if (!options_.has("gpus"))
       refuse("deepspeed takes every GPU that it finds: --num_gpus or --gpus says how many");
@@ -364,19 +375,12 @@ class Reader {
   }
 
   static void place(Json& config, const std::string& name, const Json& value) {
-    constexpr auto kDeepSpeedKeys = std::to_array<std::string_view>(
-        {"deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device",
-         "offload_optimizer_nvme_path", "offload_param_nvme_path", "gradient_accumulation_steps",
-         "gradient_clipping", "zero3_init_flag", "zero3_save_16bit_model",
-         "deepspeed_moe_layer_cls_names"});
-    constexpr auto kTop =
-        std::to_array<std::string_view>({"mixed_precision", "num_processes", "num_machines",
-                                         "dynamo_backend", "gpu_ids", "downcast_bf16"});
-    if (is_in(kDeepSpeedKeys, name)) config["deepspeed_config"][name] = value;
-    if (name.starts_with("fsdp_")) config["fsdp_config"][name] = value;
-    if (name.starts_with("parallelism_config_")) config["parallelism_config"][name] = value;
-    if (is_in(kTop, name)) config[name] = value;
-    if (name == "cpu") config["use_cpu"] = value;
+    const auto section = section_of_argument(name);
+    if (!section) return;
+    if (!section->empty())
+      config[*section][name] = value;
+    else
+      config[name == "cpu" ? "use_cpu" : name] = value;
   }
 
   Line line_;

@@ -22,6 +22,11 @@ constexpr std::array<Script, 6> kScripts{
      {"torchtitan", "torchtitan.train", "torchtitan/train.py"},
      {"torchtitan", "torchtitan.train", "torchtitan/train"}}};
 
+// megatron/training/arguments.py: what only its programs take.
+constexpr std::array<std::string_view, 6> kMegatron{
+    {"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
+     "use_distributed_optimizer", "use_mcore_models", "recompute_granularity"}};
+
 std::int64_t number(const Environment& variables, const char* name, std::int64_t fallback) {
   const auto found = variables.find(name);
   if (found == variables.end()) return fallback;
@@ -40,6 +45,18 @@ std::string trainer_of_script(const std::string& script) {
   for (const Script& one : kScripts)
     if (script == one.module || script == one.path || script.ends_with("/" + std::string(one.path)))
       return std::string(one.option);
+  return "";
+}
+
+std::string trainer_of_arguments(const Has& has) {
+  if (has("finetuning_type") || has("cutoff_len")) return "llamafactory";
+  if (has("base_model") && has("datasets")) return "axolotl";  // lists stand in its file only
+  return "";
+}
+
+std::string argument_of_megatron(const Has& has) {
+  for (const std::string_view name : kMegatron)
+    if (has(name)) return std::string(name);
   return "";
 }
 

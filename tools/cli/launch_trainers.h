@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace plimsoll::tools {
 
@@ -13,6 +15,13 @@ using Environment = std::map<std::string, std::string, std::less<>>;  // NAME=VA
 // The option that reads what such a program takes: "axolotl" of axolotl.cli.train, "torchtitan" of
 // torchtitan/train.py; "": a script of another kind.
 std::string trainer_of_script(const std::string& script);
+
+// The same, of what a script of another kind takes: LLaMA-Factory's src/train.py, Axolotl's file.
+using Has = std::function<bool(std::string_view)>;
+std::string trainer_of_arguments(const Has& has);
+
+// An argument that Megatron-LM's programs take and no Trainer does; "": none.
+std::string argument_of_megatron(const Has& has);
 
 // Of a program's own command, and what has to follow it: "swift" takes sft or pt.
 struct TrainerCommand {
