@@ -14,6 +14,7 @@ class Reader : TrainerFile {
   explicit Reader(const Config& file) : TrainerFile(file, find_trainer("llamafactory")) {}
 
   FileSettings read() {
+    other_programs();
     sort_keys(llamafactory_keys(), {}, "LLaMA-Factory 0.9.5");
     refuse_unmodelled_keys(file_, llamafactory_keys());
     if (!file_.has("model_name_or_path")) file_.refuse("model_name_or_path", "a model's name");
@@ -33,6 +34,15 @@ class Reader : TrainerFile {
   }
 
  private:
+  // cli.py, USE_V1; hparams/parser.py, USE_MCA: other trainers behind the same command.
+  void other_programs() const {
+    if (file_.has("train_dataset") && !file_.has("model_name_or_path"))
+      refuse_key(file_, "train_dataset", "files of LLaMA-Factory's v1 (USE_V1) are not read yet");
+    for (const std::string_view key : megatron_keys())
+      if (file_.has(key))
+        refuse_key(file_, key, "training by Megatron (USE_MCA) is not modelled yet");
+  }
+
   void stage() {
     const std::string stage = file_.text("stage", "sft");
     if (stage != "sft" && stage != "pt") refuse_key(file_, "stage", "only sft and pt are modelled");
@@ -132,7 +142,9 @@ class Reader : TrainerFile {
   void quantization() {
     if (!file_.is_set("quantization_bit")) return;
     if (!lora_) file_.refuse("quantization_bit", "finetuning_type lora beside it");
-    if (!file_.is_text("quantization_method", "bnb") && file_.has("quantization_method"))
+    // "bitsandbytes" until 0.9.2
+    if (file_.has("quantization_method") && !file_.is_text("quantization_method", "bnb") &&
+        !file_.is_text("quantization_method", "bitsandbytes"))
       refuse_key(file_, "quantization_method", "only bnb is modelled");
     const std::int64_t bits = file_.count("quantization_bit", 4);
     // Nothing calls PEFT's prepare_model_for_kbit_training.

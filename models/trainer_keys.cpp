@@ -1,5 +1,7 @@
 #include "models/trainer_keys.h"
 
+#include <array>
+
 namespace plimsoll::models {
 
 std::vector<std::string_view> key_words(std::string_view text) {
@@ -287,6 +289,17 @@ const KeyTable& swift_keys() {
                                              no_memory = key_words(kSwiftNoMemory);
   static const KeyTable table{read, unmodelled, no_memory};
   return table;
+}
+
+// megatron/training/arguments.py; mcore_adapter/training_args.py, which LLaMA-Factory hands them
+// to.
+std::span<const std::string_view> megatron_keys() {
+  static constexpr std::array<std::string_view, 8> keys{
+      "tensor_model_parallel_size", "pipeline_model_parallel_size",
+      "expert_model_parallel_size", "virtual_pipeline_model_parallel_size",
+      "use_distributed_optimizer",  "use_mcore_models",
+      "recompute_granularity",      "moe_token_dispatcher_type"};
+  return keys;
 }
 
 }  // namespace plimsoll::models

@@ -276,11 +276,16 @@ TEST_CASE("what of LLaMA-Factory is not planned is refused by name") {
         "use_galore: true", "use_badam: true", "neat_packing: true", "resize_vocab: true",
         "upcast_layernorm: true", "adapter_name_or_path: saves/x", "use_muon: true",
         "additional_target: embed_tokens", "shift_attn: true",
-        "quantization_bit: 4\nquantization_method: hqq",
+        // examples/megatron/qwen3_moe_full.yaml
+        "tensor_model_parallel_size: 1", "pipeline_model_parallel_size: 4",
+        "recompute_granularity: full", "quantization_bit: 4\nquantization_method: hqq",
         "quantization_bit: 4\nquantization_type: fp4", "flash_attn: fa3"}) {
     CAPTURE(line);
     CHECK(says(no_factory(base + line + "\n"), "model"));
   }
+  // examples/v1/train_lora/train_lora_sft.yaml
+  CHECK(says(no_factory("model: Qwen/Qwen3-4B\ntrain_dataset: d.yaml\nmicro_batch_size: 1\n"),
+             "files of LLaMA-Factory's v1 (USE_V1) are not read yet"));
   CHECK(says(no_factory(base + "cutof_len: 5\n", kBad), "did you mean 'cutoff_len'?"));
   CHECK(says(no_factory(base + "fp16: true\n", kBad), "only one of bf16 and fp16"));
   CHECK(says(no_factory("model_name_or_path: m\n", kBad), "finetuning_type lora"));

@@ -176,6 +176,8 @@ TEST_CASE("LLaMA-Factory, field by field") {
        {"quantization_bit: 4\nquantization_type: fp4\n",
         "unsupported: l: quantization_type is \"fp4\": with double_quantization, its default, "
         "only nf4 is modelled"},
+       {"quantization_bit: 4\nquantization_method: bitsandbytes\n",
+        "kbit-prep=no; quant-storage=bf16; quantize=nf4-dq"},
        {"quantization_bit: 4\nquantization_method: bnb\n",
         "kbit-prep=no; quant-storage=bf16; quantize=nf4-dq"}});
   // fp16: the dtype of the weights and of what a packed base is stored in.

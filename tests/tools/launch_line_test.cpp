@@ -228,6 +228,8 @@ TEST_CASE("Megatron-LM's arguments are refused, not left out") {
   CHECK(says(refusal("torchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --micro-batch-size 4 "
                      "--tensor-model-parallel-size 2"),
              "tensor_model_parallel_size of pretrain_gpt.py: Megatron-LM's arguments are not"));
+  CHECK(says(refusal("USE_MCA=1 NPROC_PER_NODE=2 llamafactory-cli train --model_name_or_path gpt2"),
+             "the launch line: USE_MCA=1: is not modelled yet"));
   CHECK(says(refusal("deepspeed --num_gpus 8 pretrain_gpt.py --pipeline-model-parallel-size 1"),
              "pipeline_model_parallel_size of pretrain_gpt.py"));
 }

@@ -7,6 +7,7 @@
 
 #include "models/base/error.h"
 #include "models/base/utf8.h"
+#include "models/trainer_keys.h"
 
 namespace plimsoll::tools {
 
@@ -21,11 +22,6 @@ constexpr std::array<Script, 6> kScripts{
      {"swift", "swift.cli.pt", "swift/cli/pt.py"},
      {"torchtitan", "torchtitan.train", "torchtitan/train.py"},
      {"torchtitan", "torchtitan.train", "torchtitan/train"}}};
-
-// megatron/training/arguments.py: what only its programs take.
-constexpr std::array<std::string_view, 6> kMegatron{
-    {"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
-     "use_distributed_optimizer", "use_mcore_models", "recompute_granularity"}};
 
 std::int64_t number(const Environment& variables, const char* name, std::int64_t fallback) {
   const auto found = variables.find(name);
@@ -55,7 +51,7 @@ std::string trainer_of_arguments(const Has& has) {
 }
 
 std::string argument_of_megatron(const Has& has) {
-  for (const std::string_view name : kMegatron)
+  for (const std::string_view name : models::megatron_keys())
     if (has(name)) return std::string(name);
   return "";
 }
@@ -69,6 +65,12 @@ std::optional<TrainerCommand> trainer_command(const std::string& program) {
 }
 
 std::optional<StartedRanks> started_ranks(const std::string& option, const Environment& variables) {
+  // llamafactory/cli.py and hparams/parser.py: other trainers behind the same command.
+  for (const char* other : {"USE_V1", "USE_MCA", "USE_MEGATRON_BRIDGE"})
+    if (const auto found = variables.find(other);
+        option == "llamafactory" && found != variables.end() && found->second != "0")
+      fail(ErrorKind::unsupported, fmt::format("the launch line: {}={}: is not modelled yet", other,
+                                               shortened(found->second)));
   const std::int64_t nodes = number(variables, "NNODES", 1);
   const auto devices = variables.find("CUDA_VISIBLE_DEVICES");
   const std::int64_t visible = devices == variables.end() || devices->second.empty()
