@@ -26,11 +26,21 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> wo
   return false;
 }
 
-template <class Number>
-bool whole_text(std::string_view text, Number& number) {
+template <class Number, class... Base>
+bool whole_text(std::string_view text, Number& number, Base... base) {
   if (text.starts_with('+')) text.remove_prefix(1);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, base...);
   return error == std::errc() && end == text.data() + text.size();
+}
+
+// PyYAML (resolver.py) has YAML 1.1's whole numbers: 010 is 8, 0x10 is 16, and 08 is a text.
+Json with_leading_zero(const std::string& text, std::string_view digits, bool negative) {
+  std::int64_t whole = 0;
+  const bool hexadecimal = digits.starts_with("0x");
+  if (hexadecimal) digits.remove_prefix(2);
+  if (!whole_text(digits, whole, hexadecimal ? 16 : 8)) return text;
+  return negative ? -whole : whole;
 }
 
 // Underscores inside numbers are YAML 1.1's.
@@ -51,6 +61,12 @@ Json plain_scalar(const std::string& text) {
       std::string_view("0123456789+-.").find(text[0]) != std::string_view::npos;
   if (number_like) {
     const std::string digits = without_underscores(text);
+    const bool is_signed = digits[0] == '+' || digits[0] == '-';
+    const std::string_view unsigned_digits = std::string_view(digits).substr(is_signed ? 1 : 0);
+    const bool leading_zero = unsigned_digits.size() > 1 && unsigned_digits[0] == '0' &&
+                              (unsigned_digits[1] == 'x' ||
+                               unsigned_digits.find_first_of(".eE") == std::string_view::npos);
+    if (leading_zero) return with_leading_zero(text, unsigned_digits, digits[0] == '-');
     std::int64_t whole = 0;
     if (whole_text(digits, whole)) return whole;
     double real = 0;

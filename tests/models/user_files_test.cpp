@@ -46,6 +46,9 @@ TEST_CASE("YAML's scalars are what PyYAML makes of them") {
         R"({"a":false,"b":"no","c":null,"d":8,"e":"8","f":1.5,"g":"word","h":null})");
   CHECK(yaml("a: 1_000\nb: 1e-5\nc: 2.11.0\nd: -x\nf: [x, {y: 1}]") ==
         R"({"a":1000,"b":1e-05,"c":"2.11.0","d":"-x","f":["x",{"y":1}]})");
+  // yaml.safe_load of 6.0
+  CHECK(yaml("[010, -010, 0x10, 0x1e, 08, 0_7, 0, 00, 0.5, 0:30]") ==
+        R"([8,-8,16,30,"08",7,0,0,0.5,"0:30"])");
 }
 
 TEST_CASE("anchors and merge keys are followed; a key of the mapping itself goes before") {

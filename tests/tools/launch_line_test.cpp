@@ -107,6 +107,10 @@ TEST_CASE("what the line says that nobody understands is listed, and a foreign s
              "for none is of TrainingArguments: batch_size"));
 }
 
+TEST_CASE("a number on a line is argparse's, not YAML's") {
+  CHECK(request("python t.py --per_device_train_batch_size 010").question.batch.micro_batch == 10);
+}
+
 TEST_CASE("the allocator's variable before the command is --allocator-conf") {
   CHECK(request("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python t.py")
             .question.strategy.allocator.expandable_segments);

@@ -27,10 +27,12 @@ using namespace launch_words;
 
 constexpr std::int64_t kMostBytes = 1 << 20;
 
-// As YAML has it: numbers, truth, words.
+// As YAML has it: numbers, truth, words; but 010 is ten on a line.
 Json typed(const std::string& text) {
   if (text.empty() || text.find_first_of("\n:#[]{}&*!|>'\"%@`, ") != std::string::npos) return text;
-  return Json::parse(models::json_from_yaml("v: " + text, kOrigin))["v"];
+  const bool whole = text.find_first_not_of("0123456789") == std::string::npos;
+  const std::size_t zeros = whole ? std::min(text.find_first_not_of('0'), text.size() - 1) : 0;
+  return Json::parse(models::json_from_yaml("v: " + text.substr(zeros), kOrigin))["v"];
 }
 
 class Reader {
@@ -74,9 +76,9 @@ class Reader {
     std::vector<std::string> others;
     for (const auto& [name, value] : variables_)
       if (!is_read_variable(trainer_, name)) others.push_back(name);
-    if (!others.empty())
-      options_.add_note(
-          fmt::format("{}: variables that are not looked at: {}", kOrigin, models::listed(others)));
+    if (others.empty()) return;
+    options_.add_note(
+        fmt::format("{}: variables that are not looked at: {}", kOrigin, models::listed(others)));
   }
 
   const Launcher& find_launcher() {
@@ -319,16 +321,11 @@ class Reader {
   void deepspeed() {
     const char* key = launched_.contains("num_gpus") ? "num_gpus" : "num_accelerators";
     std::int64_t gpus = launched_.contains(key) ? number(key, 1) : 0;
-    if (gpus == 0) gpus = included_devices(text("include", "i"));
+    const Json include = launched_.value("include", launched_.value("i", Json()));
+    if (gpus == 0 && include.is_string()) gpus = included_devices(include.get<std::string>());
     if (gpus > 0) return set_ranks(gpus, number("num_nodes", 1), "--num_gpus");
     if (!options_.has("gpus"))
       refuse("deepspeed takes every GPU that it finds: --num_gpus or --gpus says how many");
-  }
-  std::string text(const char* name, const char* letter) const {
-    for (const char* one : {name, letter})
-      if (const auto found = launched_.find(one); found != launched_.end() && found->is_string())
-        return found->get<std::string>();
-    return "";
   }
 
   // The launcher's arguments go before what stands in its file (_validate_launch_command).
