@@ -222,9 +222,16 @@ FileSettings read_peft_config(std::string_view text, const std::string& source,
   if (!unknown.empty())
     out.notes.push_back(
         fmt::format("{}: PEFT knows no {} and ignores it", source, listed(unknown)));
-  if (const auto idle = present(file, table.no_memory); !idle.empty())
+  auto idle = present(file, table.no_memory);
+  std::erase(idle, "base_model_name_or_path");  // peft_base_model
+  if (!idle.empty())
     out.notes.push_back(fmt::format("{}: of no bearing on memory: {}", source, listed(idle)));
   return out;
+}
+
+std::string peft_base_model(std::string_view text, const std::string& source) {
+  const Config file = Config::parse(text, source);
+  return file.is_string("base_model_name_or_path") ? file.text("base_model_name_or_path", "") : "";
 }
 
 }  // namespace plimsoll::models

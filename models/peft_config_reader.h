@@ -16,4 +16,7 @@ namespace plimsoll::models {
 FileSettings read_peft_config(std::string_view text, const std::string& source,
                               const ModelSpec* model);
 
+// The model that its adapters are for, as it names it; "": none.
+std::string peft_base_model(std::string_view text, const std::string& source);
+
 }  // namespace plimsoll::models

@@ -109,6 +109,7 @@ class Reader : TrainerFile {
   // trl/trainer/model_config.py: use_peft turns the others on.
   void adapters() {
     if (!flag("use_peft", false)) {
+      if (!file_.has("use_peft")) refuse_other_adapters();
       for (const char* key : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
                               "lora_modules_to_save", "use_dora"})
         if (file_.is_set(key)) note(std::string(key) + " is not looked at without use_peft");
@@ -128,6 +129,21 @@ class Reader : TrainerFile {
     else
       refuse_targets();
     further("lora_modules_to_save", "use_dora");
+  }
+  // Scripts that train adapters, or pack the base, by arguments of their own: qlora.py's and
+  // LLaVA's bits, FastChat's q_lora, LLaVA's lora_enable. Without them it is another run that is
+  // planned.
+  void refuse_other_adapters() const {
+    for (const char* key :
+         {"lora_r", "lora_rank", "lora_enable", "use_lora", "q_lora", "use_qlora"})
+      if (file_.is_set(key))
+        file_.refuse(key,
+                     "use_peft beside it (TRL's; false: no adapters are trained), or instead of it "
+                     "--lora-rank N");
+    for (const char* bits : {"4", "8"})
+      if (file_.shown("bits") == bits)
+        file_.refuse("bits", std::string("instead of it --quantize ") +
+                                 (bits[0] == '4' ? "nf4-dq or nf4" : "int8"));
   }
   [[noreturn]] void refuse_targets() const {
     file_.refuse("lora_target_modules", "all-linear or a list of names");

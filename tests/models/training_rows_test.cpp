@@ -184,8 +184,20 @@ TEST_CASE("TrainingArguments: several ranks, FSDP and DeepSpeed, field by field"
 TEST_CASE("TrainingArguments: adapters and packed bases, field by field") {
   check_rows(
       arguments, "output_dir: out\n",
-      {{"lora_r: 8\n", "note: t.yaml: lora_r is not looked at without use_peft"},
+      {{"use_peft: false\nlora_r: 8\n", "note: t.yaml: lora_r is not looked at without use_peft"},
        {"use_dora: true\n", "note: t.yaml: use_dora is not looked at without use_peft"},
+       // github.com/artidoro/qlora, haotian-liu/LLaVA, lm-sys/FastChat
+       {"lora_r: 64\nbits: 4\n",
+        "bad: t.yaml: lora_r is 64, but use_peft beside it (TRL's; false: no adapters are "
+        "trained), "
+        "or instead of it --lora-rank N is needed"},
+       {"lora_enable: true\n",
+        "bad: t.yaml: lora_enable is true, but use_peft beside it (TRL's; false: no adapters are "
+        "trained), or instead of it --lora-rank N is needed"},
+       {"q_lora: false\nbits: 16\n",
+        "note: t.yaml: not of TrainingArguments, and not looked at: bits and q_lora"},
+       {"bits: 4\n",
+        "bad: t.yaml: bits is 4, but instead of it --quantize nf4-dq or nf4 is needed"},
        {"lora_alpha: 0\n", ""},
        // trl/trainer/model_config.py: 16, 32, 0.05
        {"use_peft: true\nlora_target_modules: all-linear\n",

@@ -170,6 +170,17 @@ TEST_CASE("how checkpoints are made is no matter where there are none") {
       {{"swift", R"({"model": "gpt2", "target_modules": "c_attn"})"}, {"recompute", "none"}}));
 }
 
+TEST_CASE("an adapter's file names the model where nothing else does") {
+  const ScratchFolder folder;
+  const std::string path = folder.write("a.json", R"({"base_model_name_or_path": "gpt2", "r": 4,
+                                "target_modules": ["c_attn"]})");
+  CHECK(request("", {{"peft", path}}).model->spec.name == "gpt2");
+  CHECK(request("qwen2-0.5b", {{"peft", folder.write("b.json", R"({"r": 4,
+        "base_model_name_or_path": "gpt2", "target_modules": ["q_proj"]})")}})
+            .model->spec.name == "qwen2-0.5b");
+  CHECK(says(refusal({{"peft", folder.write("c.json", R"({"r": 4})")}}, ""), "MODEL"));
+}
+
 TEST_CASE("a search holds what files say, and looks for what they leave to defaults") {
   const ScratchFolder folder;
   Sources sources;

@@ -122,6 +122,12 @@ class Merger {
           content, source, gpus == nullptr ? 1 : whole("gpus", *gpus, 1, std::int64_t{1} << 40));
     }
     if (name == "accelerate") return models::read_accelerate_config(content, source);
+    if (out_.model.empty() && !given_.has("params")) {
+      out_.model = models::peft_base_model(content, source);
+      if (!out_.model.empty())
+        notes_.push_back(fmt::format("{}: planned is its base_model_name_or_path, {}", source,
+                                     shortened(out_.model, 100)));
+    }
     const LoadedModel* model = loaded();
     return models::read_peft_config(content, source, model ? &model->spec : nullptr);
   }
