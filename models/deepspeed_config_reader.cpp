@@ -332,11 +332,13 @@ class Reader {
                     modelled ? "false is not modelled yet" : "is not modelled yet");
     };
     for (const char* key :
-         {"cpu_offload", "cpu_offload_param", "round_robin_gradients", "parameter_alignment",
-          "zero_quantized_weights", "zero_quantized_nontrainable_weights",
-          "zero_quantized_gradients", "stage3_use_all_reduce_for_fetch_params",
-          "stage3_allgather_sequential", "legacy_stage1"})
+         {"cpu_offload", "cpu_offload_param", "parameter_alignment", "zero_quantized_weights",
+          "zero_quantized_nontrainable_weights", "zero_quantized_gradients",
+          "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential", "legacy_stage1"})
       refuse(key, false);
+    // engine.py, _configure_zero_optimizer: stage3.py does not take it.
+    if (const auto stage = whole(zero, "stage"); stage != 0 && stage != 3)
+      refuse("round_robin_gradients", false);
     for (const char* key : {"contiguous_gradients", "reduce_scatter",
                             "use_multi_rank_bucket_allreduce", "memory_efficient_linear"})
       refuse(key, true);

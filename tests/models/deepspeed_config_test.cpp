@@ -132,6 +132,9 @@ TEST_CASE("features whose memory is not planned are refused by name") {
         R"({"communication_data_type": "fp32"})", R"({"torch_autocast": {"enabled": true}})",
         R"({"optimizer": {"type": "OneBitAdam"}})"})
     CHECK(refusal(text, ErrorKind::unsupported) != "accepted");
+  // Of the flat buffer of stages 1 and 2: LLaMA-Factory's ds_z0_config.json has it, too.
+  CHECK(settings(R"({"zero_optimization": {"stage": 0, "round_robin_gradients": true}})")
+            .at("zero") == "0");
   CHECK(refusal(R"({"zero_optimization": {"offload_param": {"device": "none"}}})",
                 ErrorKind::unsupported) == "accepted");
 }
