@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace plimsoll::reports {
@@ -28,14 +29,50 @@ std::vector<const TimelinePoint*> columns_of(const Timeline& timeline, std::size
   return columns;
 }
 
-// The category at this height, ' ' above them all.
-char letter_at(const TimelinePoint& point, double height) {
+constexpr std::size_t kNothing = models::kCategories;
+// The picture's colours (timeline_svg.cpp), of a terminal's 256.
+constexpr std::array<int, models::kCategories> kColours{25, 178, 74, 36, 175, 166, 227, 246};
+
+// The category at this height, kNothing above them all.
+std::size_t category_at(const TimelinePoint& point, double height) {
   double level = 0;
   for (std::size_t c = 0; c < models::kCategories; ++c) {
     level += point.by_category[c].real();
-    if (height < level) return kLetters[c];
+    if (height < level) return c;
   }
-  return ' ';
+  return kNothing;
+}
+
+// A column of one row: a letter, or two heights in a block.
+struct Cell {
+  std::size_t upper = kNothing, lower = kNothing;
+  bool operator==(const Cell&) const = default;
+};
+
+std::string cells_in_colour(const Cell& cell, std::size_t n, const Terminal& terminal) {
+  std::string text, block = "█";
+  if (!terminal.utf8) block = kLetters[cell.lower];
+  if (terminal.utf8 && cell.upper == kNothing) block = "▄";
+  if (terminal.utf8 && cell.upper != cell.lower && cell.upper != kNothing) block = "▀";
+  for (std::size_t i = 0; i < n; ++i) text += block;
+  const std::size_t front = block == "▀" ? cell.upper : cell.lower;
+  const std::string behind = block == "▀" ? fmt::format(";48;5;{}", kColours[cell.lower]) : "";
+  return fmt::format("\x1b[38;5;{}{}m{}\x1b[0m", kColours[front], behind, text);
+}
+
+// Equal neighbours at once; nothing behind the last that is there.
+std::string row_text(const std::vector<Cell>& cells, const Terminal& terminal) {
+  std::string out;
+  for (std::size_t begin = 0, end = 0; begin < cells.size(); begin = end) {
+    while (end < cells.size() && cells[end] == cells[begin]) ++end;
+    const std::size_t n = end - begin;
+    if (cells[begin].lower == kNothing)
+      out += end < cells.size() ? std::string(n, ' ') : "";
+    else
+      out += terminal.colour ? cells_in_colour(cells[begin], n, terminal)
+                             : std::string(n, kLetters[cells[begin].lower]);
+  }
+  return out;
 }
 
 std::string_view part_of(const std::string& phase) {
@@ -48,7 +85,7 @@ std::string phases(const std::vector<const TimelinePoint*>& columns) {
   for (std::size_t begin = 0, end = 0; begin < columns.size(); begin = end) {
     const std::string_view part = part_of(columns[begin]->phase);
     while (end < columns.size() && part_of(columns[end]->phase) == part) ++end;
-    const std::string_view name = part.substr(0, std::max<std::size_t>(end - begin, 2) - 1);
+    const std::string_view name = part.substr(0, end - begin - 1);
     line += "|" + padded(name, end - begin - 1);
   }
   return line;
@@ -65,6 +102,22 @@ std::string legend(const Timeline& timeline) {
   return text;
 }
 
+// "P=parameters" with a block of its colour for the letter and the sign.
+std::string in_colour(const std::string& legend, const Terminal& terminal) {
+  std::string out;
+  for (std::size_t i = 0; i < legend.size(); ++i) {
+    const std::size_t c = kLetters.find(legend[i]);
+    const bool is_key = c != kLetters.npos && i + 1 < legend.size() && legend[i + 1] == '=';
+    if (!is_key) {
+      out += legend[i];
+      continue;
+    }
+    out += cells_in_colour({c, c}, 1, terminal) + (terminal.utf8 ? " " : "=");
+    ++i;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string timeline_plot(const Timeline& timeline, const Terminal& terminal) {
@@ -76,14 +129,18 @@ std::string timeline_plot(const Timeline& timeline, const Terminal& terminal) {
     const double middle = (static_cast<double>(r) + 0.5) * row;
     const bool labelled = r % 5 == 0;
     const Bytes top(std::llround(static_cast<double>(r + 1) * row));
-    std::string line =
+    out +=
         labelled ? right(bytes_text(top), kLabel - 2) + " |" : std::string(kLabel - 2, ' ') + " |";
-    for (const TimelinePoint* column : columns) line += letter_at(*column, middle);
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    std::vector<Cell> cells;
+    for (const TimelinePoint* column : columns) {
+      const double half = terminal.colour && terminal.utf8 ? row / 4 : 0;
+      cells.push_back({category_at(*column, middle + half), category_at(*column, middle - half)});
+    }
+    out += row_text(cells, terminal) + "\n";
   }
   out += std::string(kLabel, ' ') + phases(columns) + "\n";
   for (const std::string& line : wrapped(legend(timeline), terminal.columns - kLabel, ""))
-    out += std::string(kLabel, ' ') + line + "\n";
+    out += std::string(kLabel, ' ') + (terminal.colour ? in_colour(line, terminal) : line) + "\n";
   return out;
 }
 

@@ -18,6 +18,9 @@ Timeline two_points() {
   return timeline;
 }
 
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream in(text);
@@ -39,6 +42,38 @@ TEST_CASE(
   CHECK(lines[18] == std::string(10, ' ') + "|forward" + std::string(27, ' ') + "|backward" +
                          std::string(26, ' '));
   CHECK(lines[19] == std::string(10, ' ') + "P=parameters  A=activations");
+}
+
+TEST_CASE("in colour each row has two heights, of the picture's colours") {
+  // 32 heights of 0.5 GiB: 4 GiB of parameters are 8 of them, 12 GiB of activations 24. With 4.5
+  // GiB the fifth row from below is half full.
+  Timeline timeline = two_points();
+  timeline.points[1].by_category = {4608_MiB};
+  const auto lines = lines_of(timeline_plot(timeline, {.colour = true, .columns = 20}));
+  const auto run = [](const char* codes, const char* block) {
+    std::string out = std::string("\x1b[") + codes + "m";
+    for (int i = 0; i < 5; ++i) out += block;
+    return out + "\x1b[0m";
+  };
+  CHECK(lines[2] == "16.0 GiB |" + run("38;5;36", "█"));
+  CHECK(lines[13] == "         |" + run("38;5;36", "█") + run("38;5;25", "▄"));
+  CHECK(lines[14].starts_with("         |\x1b[38;5;25m██████████"));
+  CHECK(lines.back() == std::string(10, ' ') + "\x1b[38;5;36m█\x1b[0m activations");
+  timeline.points[0].by_category = {4608_MiB, 0_B, 0_B, 12_GiB};
+  CHECK(says(timeline_plot(timeline, {.colour = true, .columns = 20}),
+             "|" + run("38;5;36;48;5;25", "▀") + run("38;5;25", "▄") + "\n"));
+  // A terminal without UTF-8: letters, in colour.
+  CHECK(says(timeline_plot(timeline, {.colour = true, .utf8 = false, .columns = 20}),
+             "16.0 GiB |" + run("38;5;36", "A") + "\n"));
+}
+
+TEST_CASE("the phases keep to the columns, one of a single column too") {
+  Timeline timeline = two_points();
+  timeline.points.push_back({.op = "c", .phase = "optimizer", .high_water = 4_GiB});
+  timeline.points.resize(140, timeline.points[0]);
+  timeline.points.push_back(timeline.points[2]);
+  for (const std::string& line : lines_of(timeline_plot(timeline, {.columns = 80})))
+    CHECK(line.size() <= 80);
 }
 
 TEST_CASE("where points are many, a column shows the highest of its own") {
