@@ -31,7 +31,7 @@ std::vector<Option> all_options() {
 void write(const reports::Measurement& measurement, const reports::Comparison* comparison,
            const CommandLine& line) {
   std::string document, table;
-  if (line.options.has("json")) {
+  if (wants_document(line.options)) {
     reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
     reports::write_measurement(json, measurement, this_tool(), comparison);
     document += '\n';

@@ -14,7 +14,7 @@
 namespace plimsoll::tools {
 
 // The options that `plimsoll run` hands on.
-inline constexpr std::array<Option, 17> kTrainingOptions{{
+inline constexpr std::array<Option, 18> kTrainingOptions{{
     {"steps", "N", "Run", "optimizer steps (3)"},
     {"seconds", "S", "Run", "and more steps, until they have taken so long (0)"},
     {"profile", "", "Run", "one step more, timed kernel by kernel"},
@@ -33,6 +33,7 @@ inline constexpr std::array<Option, 17> kTrainingOptions{{
     {"resume", "FOLDER", "Run", "go on from its checkpoint; --steps counts those made before"},
     {"poison", "", "Run", "fill memory with NaN at its birth and death"},
     {"timeout", "SECONDS", "Run", "a rank that keeps others waiting longer ends the job (600)"},
+    {"html", "FILE", "Output", "write a page with pictures; - for standard output"},
 }};
 
 struct RunOptions {

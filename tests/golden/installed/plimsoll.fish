@@ -400,6 +400,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-every -d 'and 
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l resume -d 'go on from its checkpoint; --steps counts those made before' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l poison -d 'fill memory with NaN at its birth and death'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l timeout -d 'a rank that keeps others waiting longer ends the job (600)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l html -d 'write a page with pictures; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l json -d 'write the JSON document; - for standard output' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quiet -d 'no table, no notes'
 complete -c plimsoll -n __fish_use_subcommand -a compare -d 'Do measurements agree with their prediction, tensor by tensor (where it was made with --detail) and category by category'

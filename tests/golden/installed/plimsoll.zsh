@@ -437,6 +437,7 @@ _plimsoll() {
         '--resume=[go on from its checkpoint; --steps counts those made before]:FOLDER:' \
         '--poison[fill memory with NaN at its birth and death]' \
         '--timeout=[a rank that keeps others waiting longer ends the job (600)]:SECONDS:' \
+        '--html=[write a page with pictures; - for standard output]:FILE:_files' \
         '--json=[write the JSON document; - for standard output]:FILE:_files' \
         '--quiet[no table, no notes]' \
         '1:MODEL:_alternative "names:MODEL:(gpt2 llama-3.1-8b)" "files:file:_files"' '*:file:_files' ;;
