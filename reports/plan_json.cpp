@@ -364,6 +364,7 @@ void write_plan(JsonWriter& json, const Plan& plan, const Tool& tool) {
   json.member("version", tool.version);
   json.member("commit", tool.commit);
   json.end_object();
+  if (!tool.command.empty()) json.member("command", tool.command);
   json.key("workload");
   write_workload(json, plan);
   write_environment(json, plan);

@@ -9,9 +9,10 @@
 
 namespace plimsoll::reports {
 
-// The program that made a document.
+// The program that made a document, and how it was asked.
 struct Tool {
   std::string version, commit;
+  std::string command = {};  // that asks the same again; "": there is none
 };
 
 // Keys in the order of the schema, bytes as integers, what is not known null.

@@ -11,21 +11,15 @@
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
-#include "reports/adapters_text.h"
 #include "reports/data_set.h"
 #include "reports/load_table.h"
 #include "reports/recommendation.h"
+#include "reports/strategy_text.h"
 #include "reports/table_lines.h"
 
 namespace plimsoll::reports {
 
 namespace {
-
-std::string packed_base_text(const models::Strategy& s) {
-  if (!s.quantize) return "";
-  return fmt::format(", base packed in {}{}", s.quantize->storage->name,
-                     models::kbit_prepared(s) ? ", the rest in fp32 (kbit-prep)" : "");
-}
 
 // tests/planner/drawn_runs_test.cpp; our own runtime reserves what is planned.
 const char* high_end_meaning(const Plan& plan) {
@@ -133,16 +127,7 @@ void add_subject(Lines& lines, const Plan& plan) {
                   plan.batch.seq_len, plan.batch.micro_batch, plan.batch.grad_accum,
                   models::text_of(s.recompute), name_of(s.attention), name_of(s.loss)));
   if (const std::string rows = rows_text(plan); !rows.empty()) lines.add(rows);
-  if (!models::is_transformers(s.code)) lines.add(fmt::format("the model of {}", name_of(s.code)));
-  if (s.compile == models::Compile::block) lines.add("each layer compiled by torch.compile");
-  if (s.kernels != models::Kernels::eager) lines.add(fmt::format("{} kernels", name_of(s.kernels)));
-  if (const auto conf = text_of(s.allocator)) lines.add("allocator " + *conf);
-  if (models::decisions::reentrant_checkpoints(s)) lines.add("checkpoints are reentrant");
-  if (s.hold_outputs) lines.add("the model's outputs are kept until after backward");
-  if (s.offload.any())
-    lines.add(fmt::format("offloaded to the host: {}{}", models::text_of(s.offload),
-                          s.offload.pinned ? "" : ", not pinned"));
-  if (s.lora) lines.add(adapters_text(*s.lora) + packed_base_text(s));
+  for (const std::string& line : strategy_lines(s)) lines.add(line);
 }
 
 // Where the ranks' peaks differ by something that shows.

@@ -8,6 +8,7 @@
 #include "reports/adapters_text.h"
 #include "reports/page/sections.h"
 #include "reports/recommendation.h"
+#include "reports/strategy_text.h"
 #include "reports/text.h"
 
 namespace plimsoll::reports {
@@ -53,6 +54,9 @@ void subject(const Json& plan, Html& html) {
                   "{} loss",
                   batch.seq_len, batch.micro_batch, batch.grad_accum, models::text_of(s.recompute),
                   name_of(s.attention), name_of(s.loss)));
+  std::string others;
+  for (const std::string& one : strategy_lines(s)) others += (others.empty() ? "" : " · ") + one;
+  if (!others.empty()) html.paragraph(others);
 }
 
 Timeline timeline_of(const Json& plan) {
@@ -127,6 +131,16 @@ void ranks(const Json& plan, int level, Html& html) {
   html.raw(table.take());
 }
 
+// A name breaks between its parts, never inside one.
+Cell name_cell(std::string_view name) {
+  std::string out = "<span class=\"name\">";
+  for (const char c : xml_escaped(name)) {
+    out += c;
+    if (c == '.' || c == '_') out += "<wbr>";
+  }
+  return {out + "</span>"};
+}
+
 void tensors(const Json& plan, int level, Html& html) {
   std::vector<const Json*> lines;
   for (const Json& line : plan.at("tensors"))
@@ -141,10 +155,10 @@ void tensors(const Json& plan, int level, Html& html) {
                    number_cell("times"), text_cell("born"), text_cell("dies")});
   for (std::size_t i = 0; i < std::min(kMostTensors, lines.size()); ++i) {
     const Json& line = *lines[i];
-    table.row({text_cell(text(line, "name")), text_cell(text(line, "category")),
+    table.row({name_cell(text(line, "name")), name_cell(text(line, "category")),
                bytes_cell(*bytes(line, "bytes")),
                number_cell(whole_number(number(line, "repeat").value_or(1))),
-               text_cell(text(line, "born")), text_cell(text(line, "dies"))});
+               name_cell(text(line, "born")), name_cell(text(line, "dies"))});
   }
   html.raw(table.take());
 }
@@ -267,6 +281,8 @@ void plan_sections(const Json& plan, int level, Html& html) {
 void plan_page(const Json& plan, Html& html) {
   html.heading(1, text(plan.at("model"), "name"));
   verdict_line(plan, html);
+  if (const auto command = plan.find("command"); command != plan.end())
+    html.code(command->get<std::string>());
   plan_sections(plan, 2, html);
 }
 

@@ -4,14 +4,16 @@ import html.parser
 import json
 import pathlib
 import re
+import shlex
 import tempfile
 import unittest
 
 from program import ROOT, plimsoll
+from test_run import SHORT, TINY, WORDS
 from test_schema import SCHEMA_CHECK, complaint, jsonschema
 
 FIT = ("fit", "llama-3.1-8b", "--gpu", "a100-40gb", "--gpus", 8, "--zero", 3)
-VOID = {"meta", "link", "br"}
+VOID = {"meta", "link", "br", "wbr"}
 
 
 class Reader(html.parser.HTMLParser):
@@ -62,6 +64,38 @@ class Page(unittest.TestCase):
         self.assertEqual([sum(point[2:]) for point in points],
                          [point["high_water_bytes"] for point in plan["timeline"]])
         self.assertLess(len(text), 1_000_000)
+
+    def test_the_command_that_asks_it_again_and_what_was_trained(self):
+        words = ("fit", "llama-2-7b", "--gpu", "rtx-3090", "--lora-rank", 16, "--quantize", "nf4-dq", "--kernels", "liger",
+                 "--recompute", "full", "--allocator-conf", "expandable_segments:True")
+        text = page(*words)
+        command = json.loads(plimsoll(*words, "--json", "-").stdout)["command"]
+        self.assertCountEqual(command.split(), ["plimsoll", *map(str, words)])
+        shown = Reader(text).text()
+        for part in (command, "liger kernels", "allocator expandable_segments:True",
+                     "LoRA rank 16, adapters in fp32, base packed in nf4-dq, the rest in fp32 (kbit-prep)"):
+            self.assertIn(part, shown)
+        line = ("fit", "gpt2", "--gpu", "h100", "--json", "-", "--", "torchrun", "--nproc_per_node", 2, "t.py", "--bf16")
+        asked = json.loads(plimsoll(*line).stdout)
+        again = json.loads(plimsoll(*shlex.split(asked.pop("command"))[1:], "--json", "-").stdout)
+        del again["command"]
+        for document in (asked, again):  # what was read of the line, and of the options that it became
+            del document["advice"]
+        self.assertEqual(again, asked)
+
+    def test_a_run_is_the_page_of_its_document_and_one_that_does_not_fit_its_plans(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            tiny, target, document = folder / "tiny", folder / "run.html", folder / "run.json"
+            tiny.mkdir()
+            (tiny / "config.json").write_text(json.dumps(TINY))
+            done = plimsoll("run", tiny, *WORDS, "--html", target, "--json", document)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(plimsoll("report", document, "--html", "-").stdout, target.read_text())
+            self.assertIn("Tokens per second", target.read_text())
+            short = plimsoll("run", tiny, *SHORT[:-1], "--html", target)
+            self.assertEqual(short.returncode, 1, short.stderr)
+            self.assertIn("Does not fit", target.read_text())
 
     def test_nothing_is_loaded_from_anywhere(self):
         for words in (FIT, ("recommend", "gpt2", "--gpu", "h100", "--gpus", 2)):

@@ -105,7 +105,7 @@ constexpr const char* kPlanPage = R"--(<body>
 <table><thead>
 <tr><th scope="col">tensor</th><th scope="col">category</th><th class="n" scope="col">bytes each</th><th class="n" scope="col">times</th><th scope="col">born</th><th scope="col">dies</th></tr></thead>
 <tbody>
-<tr><td class="w">layers.*.attn.q</td><td class="w">activations</td><td class="n"><data value="1048576" title="1048576 bytes">1.00 MiB</data></td><td class="n">32</td><td class="w">forward</td><td class="w">backward</td></tr>
+<tr><td class="w"><span class="name">layers.<wbr>*.<wbr>attn.<wbr>q</span></td><td class="w"><span class="name">activations</span></td><td class="n"><data value="1048576" title="1048576 bytes">1.00 MiB</data></td><td class="n">32</td><td class="w"><span class="name">forward</span></td><td class="w"><span class="name">backward</span></td></tr>
 </tbody></table></div>
 <h2>Time</h2>
 <p>2 s a step, 262,144 tokens/s, MFU 40.0 %, HFU 50.0 %</p>

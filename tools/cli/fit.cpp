@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "reports/json_writer.h"
 #include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
@@ -9,6 +11,7 @@
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
 #include "tools/cli/request.h"
+#include "tools/cli/search_scope.h"
 #include "tools/cli/step_files.h"
 
 namespace plimsoll::tools {
@@ -31,10 +34,20 @@ int exit_status(const Request& request, const reports::Plan& plan) {
   return 2;
 }
 
-std::string document_of(const reports::Plan& plan) {
+// What was asked, without where the answer goes.
+std::string command_of(const CommandLine& line) {
+  Options asked;
+  for (const auto& [name, value] : line.options.given())
+    if (find_plan_option(name) != nullptr) asked.add(name, value);
+  return command_text(line.argument, asked);
+}
+
+std::string document_of(const reports::Plan& plan, std::string command = {}) {
   std::string document;
   reports::JsonWriter json(document, reports::JsonWriter::Style::pretty);
-  reports::write_plan(json, plan, this_tool());
+  reports::Tool tool = this_tool();
+  tool.command = std::move(command);
+  reports::write_plan(json, plan, tool);
   return document + '\n';
 }
 
@@ -64,6 +77,7 @@ void write_step_files(const Options& options, const Request& request, const repo
 }
 }  // namespace
 
+// No command: what asks by this door may have written its files for one question.
 std::string fit_document(const CommandLine& line) {
   Sources sources;
   return document_of(answer(asked_for(line, sources)));
@@ -76,7 +90,8 @@ int fit(const CommandLine& line) {
   if (request.model && !request.model->note.empty() && !line.options.has("quiet"))
     say(request.model->note);
   const reports::Plan plan = answer(request);
-  const std::string document = wants_document(line.options) ? document_of(plan) : "";
+  const std::string document =
+      wants_document(line.options) ? document_of(plan, command_of(line)) : "";
   check_has_step(line.options, plan);
   const reports::Terminal terminal = standard_output_terminal();
   const std::string* about = line.options.find("explain");

@@ -222,7 +222,7 @@ std::string command_text(const std::string& model, const Options& options) {
     for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return out + "'";
   };
-  std::string text = "plimsoll fit " + quoted(model);
+  std::string text = "plimsoll fit" + (model.empty() ? "" : " " + quoted(model));
   for (const auto& [name, value] : options.given()) {
     text += " --" + name;
     if (!value.empty()) text += " " + quoted(value);
