@@ -74,7 +74,7 @@ _plimsoll() {
     fit:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
-    fit:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning' -- "$cur")); return ;;
+    fit:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     fit:--lora-rank) return ;;
     fit:--adapters) return ;;
     fit:--lora-alpha) return ;;
@@ -198,7 +198,7 @@ _plimsoll() {
     recommend:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
-    recommend:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning' -- "$cur")); return ;;
+    recommend:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     recommend:--lora-rank) return ;;
     recommend:--adapters) return ;;
     recommend:--lora-alpha) return ;;
@@ -444,7 +444,7 @@ _plimsoll() {
     oom:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2' -- "$cur")); return ;;
     oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
-    oom:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning' -- "$cur")); return ;;
+    oom:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     oom:--lora-rank) return ;;
     oom:--adapters) return ;;
     oom:--lora-alpha) return ;;

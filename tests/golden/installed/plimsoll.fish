@@ -75,7 +75,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none,
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-alpha -d '(16)' -x
@@ -222,7 +222,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-alpha -d '(16)' -x
@@ -500,7 +500,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none,
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-alpha -d '(16)' -x

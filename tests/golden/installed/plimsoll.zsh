@@ -99,7 +99,7 @@ _plimsoll() {
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
-        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning)' \
+        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \
@@ -258,7 +258,7 @@ _plimsoll() {
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
-        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning)' \
+        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \
@@ -545,7 +545,7 @@ _plimsoll() {
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
-        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning)' \
+        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \
