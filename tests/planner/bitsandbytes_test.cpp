@@ -109,6 +109,13 @@ TEST_CASE("a release is refused by what it does not have, and what it stops with
          pack_base(a, "nf4", DType::bf16);
          tests::shard_by_fsdp(a, 1);
        }},
+      {"--bitsandbytes-version 0.42.0 with --kernels fused: weights that are packed as halves",
+       [](Refusable& a) {
+         of_release(a, {0, 42, 0});
+         a.s.kernels = models::Kernels::fused;
+         a.s.quantize->kbit_prep = false;
+         a.s.param_dtype = DType::bf16;
+       }},
       // Of an optimizer's package, too; and of nothing else.
       {"--bitsandbytes-version 0.43.3 has no AdEMAMix",
        [](Refusable& a) {

@@ -51,6 +51,11 @@ void refuse_bitsandbytes(const models::Strategy& s) {
          ErrorKind::bad_input,
          " has no bnb_4bit_quant_storage: it holds 4-bit values in uint8 alone (" +
              models::text_of(models::kPacksAsLoaded) + " has it)");
+  refuse(
+      packs && s.kernels == models::Kernels::fused && release < models::kPacksAsLoaded,
+      ErrorKind::bad_input,
+      " with --kernels fused: weights that are packed as halves stop fms-acceleration's step with "
+      "\"expected mat1 and mat2 to have the same dtype\"");
   refuse(is_ademamix(s.optimizer) && release < models::kBlocksOf256, ErrorKind::bad_input,
          " has no AdEMAMix; " + models::text_of(models::kBlocksOf256) + " and later have");
   refuse(s.optimizer == models::Optimizer::galore8bit, ErrorKind::unsupported,
