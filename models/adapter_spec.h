@@ -12,8 +12,9 @@ namespace plimsoll::models {
 // What PEFT trains beside a frozen base: pairs of matrices of a low rank (LoRA and DoRA); a vector
 // that scales what a module makes or reads (IA3); two vectors between frozen matrices of a low rank
 // that all modules share (VeRA); embeddings of virtual tokens in front of each sequence (prompt
-// tuning), or those and the perceptron that makes them (P-tuning).
-enum class AdapterKind : std::uint8_t { lora, ia3, vera, prompt_tuning, p_tuning };
+// tuning), or those and the perceptron that makes them (P-tuning); keys and values of virtual
+// tokens in front of each layer's own, perhaps made by a perceptron (prefix tuning).
+enum class AdapterKind : std::uint8_t { lora, ia3, vera, prompt_tuning, p_tuning, prefix_tuning };
 
 struct Lora {
   AdapterKind kind = AdapterKind::lora;
@@ -29,8 +30,9 @@ struct Lora {
   bool dora = false;  // use_dora
   std::int64_t adapters = 1;  // LoRA: how many there are; the others are frozen beside the first
   std::vector<std::string> feedforward;  // IA3: of the targets, those whose input is scaled
-  std::int64_t virtual_tokens = 0;  // prompt tuning, P-tuning: in front of each sequence
-  std::int64_t encoder_hidden = 0;  // P-tuning: width of the perceptron's two inner layers
+  std::int64_t virtual_tokens = 0;  // of what learns a prompt: in front of each sequence
+  // Width of the perceptron's inner layers: P-tuning's two, prefix tuning's one (0: it has none).
+  std::int64_t encoder_hidden = 0;
   bool operator==(const Lora&) const = default;
 };
 

@@ -265,6 +265,7 @@ const char* further_option(const Lora& lora) {
   if (lora.kind == AdapterKind::vera) return "--adapter vera";
   if (lora.kind == AdapterKind::prompt_tuning) return "--adapter prompt-tuning";
   if (lora.kind == AdapterKind::p_tuning) return "--adapter p-tuning";
+  if (lora.kind == AdapterKind::prefix_tuning) return "--adapter prefix-tuning";
   if (!lora.modules_to_save.empty()) return "--modules-to-save";
   if (!lora.parameters.empty()) return "--target-parameters";
   if (lora.adapters > 1) return "--adapters";

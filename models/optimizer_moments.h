@@ -100,6 +100,7 @@ struct BlockStates {
   DType codes = DType::uint8;
   bool whole = false;
   std::int64_t table_of_each = 0;  // bytes of what the bits mean, of each state
+  std::int64_t block_before = 0;  // bitsandbytes' before 0.44; 0: the same
 };
 
 // What a step that takes one parameter after another allocates, in its order. A slot is a variable

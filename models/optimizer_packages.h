@@ -109,8 +109,10 @@ constexpr OptimizerRule bitsandbytes(Optimizer kind, std::string_view name,
                .state_dtype = DType::fp32,
                .paged_from = paged ? 100'000 : 0};
   if (bits == 8) {
-    out.torch.blocks = {
-        .block = 256, .least = 4096, .tables = static_cast<std::int64_t>(states.size()) * 256 * 4};
+    out.torch.blocks = {.block = 256,
+                        .least = 4096,
+                        .tables = static_cast<std::int64_t>(states.size()) * 256 * 4,
+                        .block_before = 2048};
     out.torch.assumption = "blocks of 256; fp32 for embeddings and below 4,096 elements";
     out.torch.source =
         "bitsandbytes 0.50.2, optim/optimizer.py; transformers 5.17, trainer.py, create_optimizer "

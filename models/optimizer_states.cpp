@@ -110,7 +110,13 @@ bool in_blocks(const BlockStates& blocks, const SteppedTensor& tensor) {
          (!blocks.whole || elements % blocks.block == 0);
 }
 
-KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor) {
+std::int64_t block_of(const BlockStates& blocks, const Strategy& strategy) {
+  const bool older = blocks.block_before > 0 && strategy.bitsandbytes < kBlocksOf256;
+  return older ? blocks.block_before : blocks.block;
+}
+
+KeptStates kept_states(const Strategy& strategy, const SteppedTensor& tensor) {
+  const Optimizer kind = strategy.optimizer;
   const OptimizerRule& rule = rule_for(kind, tensor);
   const TorchOptimizer& torch = rule.torch;
   const bool blocks = in_blocks(torch.blocks, tensor);
@@ -131,7 +137,7 @@ KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor) {
   for (const StateTensor& state : rule.states) {
     const Count values = count_of(state.extent, state.of, tensor);
     if (values == Count(0) || state.plain) continue;
-    const Count scales(ceil_divide(values.value(), torch.blocks.block));
+    const Count scales(ceil_divide(values.value(), block_of(torch.blocks, strategy)));
     out.add({scales_of(state.name), storage(scales * state.times, DType::fp32)});
     if (torch.blocks.table_of_each > 0)
       out.add({table_of(state.name), Bytes(torch.blocks.table_of_each)});

@@ -71,7 +71,10 @@ class KeptStatesOf {
 using KeptState = KeptStateOf<Bytes>;
 using KeptStates = KeptStatesOf<Bytes>;
 
+// Values that share a scale, of the optimizer's states in 8 bits.
+std::int64_t block_of(const BlockStates& blocks, const Strategy& strategy);
+
 // Under stack pytorch; counters of fused steps are not among them.
-KeptStates kept_states(Optimizer kind, const SteppedTensor& tensor);
+KeptStates kept_states(const Strategy& strategy, const SteppedTensor& tensor);
 
 }  // namespace plimsoll::models

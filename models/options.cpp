@@ -85,6 +85,8 @@ constexpr Option kPlanOptions[] = {
         .fixing("stack"),
     of_a_step("transformers-version", "V", "Stack", "4.45 to 5.23 (5.17)",
               "stack/transformers_version"),
+    of_a_step("bitsandbytes-version", "V", "Stack", "0.41 to 0.50 (0.50.2)",
+              "stack/bitsandbytes_version"),
     Option{"model-code", "NAME", "Stack",
            "transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, "
            "torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)"}
@@ -292,7 +294,7 @@ constexpr Option kPlanOptions[] = {
     Option{"adapter", "KIND", "Adapters",
            "lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)"}
         .at("strategy/lora/kind")
-        .one_of(kNamesOf<AdapterKind>)
+        .one_of(kNamesOf<AdapterKind>, 5, "prefix tuning is not modelled yet (prompt tuning is)")
         .fixing("adapters")
         .of_a_step(),
     Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
@@ -343,9 +345,8 @@ constexpr Option kPlanOptions[] = {
         .fixing("adapters")
         .of_a_step(),
     Option{"train", "PATTERN", "Adapters", "exceptions from --freeze (repeatable)", true}
-        .at("strategy/train")
-        .fixing("adapters")
-        .of_a_step(),
+        .of_step_at("strategy/train")
+        .fixing("adapters"),
 
     Option{"offload", "LIST", "Offload", "optimizer, params, activations: to the host"}
         .at("strategy/offload")

@@ -16,8 +16,8 @@ void check_prompt(const Lora& lora) {
   refuse_if(lora.virtual_tokens < 1, "needs --virtual-tokens, at least 1");
   refuse_if(lora.kind == AdapterKind::p_tuning && lora.encoder_hidden < 1,
             "needs --encoder-hidden, at least 1");
-  refuse_if(lora.kind != AdapterKind::p_tuning && lora.encoder_hidden > 0,
-            "has no --encoder-hidden (p-tuning has)");
+  refuse_if(lora.kind == AdapterKind::prompt_tuning && lora.encoder_hidden > 0,
+            "has no --encoder-hidden (p-tuning and prefix-tuning have)");
   refuse_if(lora.dora || lora.bias || lora.dropout > 0 || !lora.targets.empty() ||
                 !lora.parameters.empty() || !lora.feedforward.empty(),
             "adapts no modules: --lora-targets and what else says how modules are adapted is not "
@@ -29,7 +29,14 @@ void check_prompt(const Lora& lora) {
 }  // namespace
 
 std::int64_t virtual_tokens(const Strategy& strategy) {
-  return strategy.lora && learns_prompt(strategy.lora->kind) ? strategy.lora->virtual_tokens : 0;
+  const bool ahead = strategy.lora && learns_prompt(strategy.lora->kind) &&
+                     strategy.lora->kind != AdapterKind::prefix_tuning;
+  return ahead ? strategy.lora->virtual_tokens : 0;
+}
+
+std::int64_t prefix_tokens(const Strategy& strategy) {
+  const bool ahead = strategy.lora && strategy.lora->kind == AdapterKind::prefix_tuning;
+  return ahead ? strategy.lora->virtual_tokens : 0;
 }
 
 std::vector<ParameterRow> prompt_parameters(const ModelSpec& model, const Lora& lora) {
@@ -39,14 +46,27 @@ std::vector<ParameterRow> prompt_parameters(const ModelSpec& model, const Lora& 
     return fmt::format("--adapter {}: {} is no decoder whose step is modelled", name_of(lora.kind),
                        model.name);
   });
-  const std::int64_t hidden = model.decoder->hidden, inner = lora.encoder_hidden;
+  const Decoder& d = *model.decoder;
+  const bool prefix = lora.kind == AdapterKind::prefix_tuning;
+  // peft/utils/other.py, _prepare_prompt_learning_config: as wide as a layer's keys.
+  const std::int64_t hidden = prefix ? d.kv_width() : d.hidden;
+  const std::int64_t inner = lora.encoder_hidden;
   std::vector<ParameterRow> rows;
   const auto add = [&](const char* name, Shape shape, ModuleKind module) {
     rows.push_back(
         {.name = std::string("prompt_encoder.default.") + name, .shape = shape, .module = module});
   };
-  add("embedding.weight", {lora.virtual_tokens, hidden}, ModuleKind::embedding);
-  if (lora.kind == AdapterKind::prompt_tuning) return rows;
+  const std::int64_t all = prefix ? checked_multiply(2 * d.layers, hidden) : hidden;
+  add("embedding.weight", {lora.virtual_tokens, prefix && inner == 0 ? all : hidden},
+      ModuleKind::embedding);
+  if (lora.kind == AdapterKind::prompt_tuning || (prefix && inner == 0)) return rows;
+  if (prefix) {
+    add("transform.0.weight", {inner, hidden}, ModuleKind::linear);
+    add("transform.0.bias", {inner}, ModuleKind::linear);
+    add("transform.2.weight", {all, inner}, ModuleKind::linear);
+    add("transform.2.bias", {all}, ModuleKind::linear);
+    return rows;
+  }
   add("mlp_head.0.weight", {inner, hidden}, ModuleKind::linear);
   add("mlp_head.0.bias", {inner}, ModuleKind::linear);
   add("mlp_head.2.weight", {inner, inner}, ModuleKind::linear);

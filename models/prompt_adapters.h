@@ -1,6 +1,8 @@
 // Adapters that learn a prompt, as PEFT 0.21 makes them: virtual tokens, which the model reads in
 // front of each sequence's own. Prompt tuning (peft/tuners/prompt_tuning) trains their embeddings;
-// P-tuning (peft/tuners/p_tuning) also the perceptron of three layers that these go through.
+// P-tuning (peft/tuners/p_tuning) also the perceptron of three layers that these go through. Prefix
+// tuning (peft/tuners/prefix_tuning) trains their keys and values in each layer, or the embeddings
+// and the perceptron of two layers that make these.
 #pragma once
 
 #include <string>
@@ -12,11 +14,15 @@
 namespace plimsoll::models {
 
 constexpr bool learns_prompt(AdapterKind kind) {
-  return kind == AdapterKind::prompt_tuning || kind == AdapterKind::p_tuning;
+  return kind == AdapterKind::prompt_tuning || kind == AdapterKind::p_tuning ||
+         kind == AdapterKind::prefix_tuning;
 }
 
 // How many tokens each sequence is longer inside the model; 0 without such an adapter.
 std::int64_t virtual_tokens(const Strategy& strategy);
+
+// How many keys and values stand in front of each sequence's own; 0 without prefix tuning.
+std::int64_t prefix_tokens(const Strategy& strategy);
 
 // What it trains, as named_parameters() lists it behind the model's own: in fp32, whichever dtype
 // the model has. None of another adapter. Error{bad_input}: what it does not have (a rank's

@@ -37,8 +37,8 @@ inline constexpr std::array<std::string_view, 6> kNamesOf<ModelCode>{
     "transformers",     "torchtitan@2024-03", "torchtitan@2024-12",
     "torchtitan@0.2.2", "torchtune@0.6.1",    "litgpt@0.5.13"};
 template <>
-inline constexpr std::array<std::string_view, 5> kNamesOf<AdapterKind>{"lora", "ia3", "vera",
-                                                                       "prompt-tuning", "p-tuning"};
+inline constexpr std::array<std::string_view, 6> kNamesOf<AdapterKind>{
+    "lora", "ia3", "vera", "prompt-tuning", "p-tuning", "prefix-tuning"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
 template <>

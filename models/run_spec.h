@@ -83,6 +83,7 @@ struct Strategy {
   ModelCode code = ModelCode::transformers;  // whose model code runs; others' with pytorch alone
   Release transformers = kTransformers;  // which release of it; stacks pytorch and deepspeed
   Release torch = kTorch;  // stacks pytorch and deepspeed
+  Release bitsandbytes = kBitsandbytes;  // stack pytorch: of packed bases and its optimizers
   std::int64_t gpus = 1;  // world size
   std::int64_t gpus_per_node = 8;
   DataParallel data;

@@ -64,4 +64,23 @@ inline constexpr Release kRotaryMultiplies{5, 18, 0};
 inline constexpr Release kOldestGpt2{4, 51, 0}, kOldestQwen3{4, 51, 0}, kOldestQwen2{4, 56, 0};
 inline constexpr Release kOldestMixtures{4, 48, 0};
 
+// bitsandbytes: the one that plans are of where nothing is said, and the oldest whose wheel was
+// read and run. What changed between them, by the first release that has it (sources of its wheels
+// 0.41.0, 0.42.0, 0.43.0 to 0.43.3, 0.44.1, 0.45.0, 0.45.5, 0.46.1, 0.49.2, 0.50.0):
+// - 0.43.0: a weight is packed in the dtype it was loaded in, and not in halves (nn/modules.py,
+//   Params4bit.cuda); packed values in other dtypes than uint8 (bnb_4bit_quant_storage);
+// - 0.43.2: MatMul4Bit's context lets its input go (autograd/_functions.py, ctx.tensors);
+// - 0.44: states in 8 bits have a scale for each 256 values, before for each 2,048
+//   (optim/optimizer.py, init_state); AdEMAMix;
+// - 0.45: LLM.int8() without layouts of Turing's and Ampere's tensor cores;
+// - 0.45.2 or later: imports nothing of triton.ops, which PyTorch 2.6 comes without;
+// - 0.50: a fused kernel for few rows, and scales that live as long as the product; before, the
+//   forward unpacks a weight as the backward does (autograd/_functions.py, MatMul4Bit).
+inline constexpr Release kBitsandbytes{0, 50, 2}, kOldestBitsandbytes{0, 41, 0};
+inline constexpr Release kPacksAsLoaded{0, 43, 0}, kMatMul4BitKeepsNoInput{0, 43, 2};
+inline constexpr Release kBlocksOf256{0, 44, 0}, kInt8WithoutLayouts{0, 45, 0};
+inline constexpr Release kLastWithTritonOps{0, 45, 0}, kFuses4Bit{0, 50, 0};
+// Transformers 5.17 asks for it (utils/import_utils.py, BITSANDBYTES_MIN_VERSION).
+inline constexpr Release kOldestForTransformers5{0, 46, 1};
+
 }  // namespace plimsoll::models

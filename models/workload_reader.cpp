@@ -158,6 +158,8 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   if (stack.has("transformers_version"))
     s.transformers =
         release(stack, "transformers_version", kOldestTransformers, kNewestTransformers);
+  if (stack.has("bitsandbytes_version"))
+    s.bitsandbytes = release(stack, "bitsandbytes_version", kOldestBitsandbytes, kBitsandbytes);
   // DeepSpeed's own release is the version of its stack.
   const char* const torch = s.stack == Stack::deepspeed ? "torch_version" : "version";
   if (s.stack != Stack::plimsoll && stack.has(torch))

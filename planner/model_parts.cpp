@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
@@ -248,6 +249,10 @@ std::vector<models::PackedTensor> beside_packed(const Parameter& parameter,
   auto tensors =
       models::packed_tensors(*parameter.packed, parameter.unpacked, strategy.quantize->held_in);
   tensors.erase(tensors.begin());  // the values themselves
+  if (models::packs_with_bitsandbytes(strategy) && models::shares_scale_table(strategy))
+    std::erase_if(tensors, [](const models::PackedTensor& tensor) {
+      return tensor.name == ".nested_quant_map";
+    });
   // LitGPT packs while Fabric's context has bfloat16 as the default dtype, in which
   // get_4bit_type makes its 16 values (bitsandbytes 0.50.2, functional.py).
   if (models::is_litgpt(strategy.code))

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/mesh.h"
+#include "models/mxfp4.h"
 #include "models/optimizers.h"
 #include "models/prompt_adapters.h"
 #include "planner/all_ranks.h"
@@ -68,6 +69,12 @@ void judge_load(const Question& question, Plan& plan) {
   if (!question.load.asked) return;
   plan.load = load_of(question);
   reports::Load& load = *plan.load;
+  if (models::is_published_in_mxfp4(question.model->model_type))
+    plan.assumptions.push_back(
+        {"checkpoint that is loaded", "\"in MXFP4, as it is published, and unpacked to bf16\"",
+         "assumed",
+         "transformers 5.17, quantizers/quantizer_mxfp4.py (Mxfp4Config(dequantize=True)); one "
+         "that is in bf16 already is not unpacked"});
   load.device = load.needed + plan.overhead.total();
   load.decides = load.device > plan.device;
   load.fits = !plan.usable || load.device <= *plan.usable;

@@ -28,7 +28,9 @@ inline std::string adapters_kind(const models::Lora& lora) {
   if (lora.kind == models::AdapterKind::ia3) return "IA3";
   if (models::learns_prompt(lora.kind))
     return fmt::format("{} of {} virtual tokens",
-                       lora.kind == models::AdapterKind::p_tuning ? "P-tuning" : "prompt tuning",
+                       lora.kind == models::AdapterKind::p_tuning        ? "P-tuning"
+                       : lora.kind == models::AdapterKind::prefix_tuning ? "prefix tuning"
+                                                                         : "prompt tuning",
                        lora.virtual_tokens);
   const bool vera = lora.kind == models::AdapterKind::vera;
   const std::string of = fmt::format("{} rank {}",

@@ -129,6 +129,8 @@ const char* adapters_class(const models::Lora& lora) {
       return "PromptTuningConfig";
     case models::AdapterKind::p_tuning:
       return "PromptEncoderConfig";
+    case models::AdapterKind::prefix_tuning:
+      return "PrefixTuningConfig";
   }
   return "LoraConfig";
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <tuple>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
@@ -328,6 +329,9 @@ Exported export_transformers(const Workload& w) {
     out.notes.push_back(
         fmt::format("written for Transformers {}; in the plan's {} some arguments have other names",
                     models::text_of(models::kTransformers), models::text_of(s.transformers)));
+  if (s.bitsandbytes != models::kBitsandbytes && models::runs_bitsandbytes(s))
+    out.notes.push_back(fmt::format("the plan's figures are those of bitsandbytes {}: install that",
+                                    models::text_of(s.bitsandbytes)));
   check(s.kernels != models::Kernels::unsloth, ErrorKind::unsupported,
         "export --to transformers: no code is written for --kernels unsloth, whose "
         "FastLanguageModel loads and trains the model itself");

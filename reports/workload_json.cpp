@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
 #include "models/options.h"
@@ -113,6 +114,8 @@ void write_stack(JsonWriter& json, const Strategy& s) {
     return;
   }
   json.member("allocator_conf", text_of(s.allocator));
+  if (s.bitsandbytes != models::kBitsandbytes && models::runs_bitsandbytes(s))
+    json.member("bitsandbytes_version", models::text_of(s.bitsandbytes));
   if (s.compile == models::Compile::no)
     json.member("compile", false);
   else

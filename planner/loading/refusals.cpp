@@ -71,6 +71,9 @@ void refuse_strategy(const models::Strategy& s) {
   if (s.torch != models::kTorch)
     refuse("with --torch-version " + models::text_of(s.torch),
            "loads were measured with " + models::text_of(models::kTorch) + " alone");
+  if (s.bitsandbytes != models::kBitsandbytes)
+    refuse("with --bitsandbytes-version " + models::text_of(s.bitsandbytes),
+           "loads were measured with " + models::text_of(models::kBitsandbytes) + " alone");
   if (s.offload.any()) refuse("with --offload", "is not planned yet");
   if (s.kernels == models::Kernels::unsloth)
     refuse("with --kernels unsloth", "Unsloth's from_pretrained is not planned yet");

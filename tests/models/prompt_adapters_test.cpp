@@ -56,6 +56,29 @@ TEST_CASE("P-tuning trains the perceptron of three layers too") {
   CHECK(rows.back().name == "prompt_encoder.default.mlp_head.4.bias");
 }
 
+TEST_CASE("prefix tuning trains keys and values of each layer, or the perceptron that makes them") {
+  const ModelSpec llama =
+      models::catalog_model("llama-3.2-1b");  // 16 layers, 8 heads of keys, of 64
+  Lora lora{.kind = AdapterKind::prefix_tuning, .virtual_tokens = 20};
+  CHECK(models::prompt_parameter_count(llama, lora) == Count(327'680));  // 20 · 16 · 2 · 512
+  const auto rows = models::prompt_parameters(llama, lora);
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].shape == Shape{20, 16'384});
+  CHECK(models::lora_modules(llama, lora).empty());
+  lora.encoder_hidden = 64;
+  // 20 · 512, 512 · 64 + 64, 64 · 16,384 + 16,384
+  CHECK(models::prompt_parameter_count(llama, lora) == Count(1'108'032));
+  const auto made = models::prompt_parameters(llama, lora);
+  REQUIRE(made.size() == 5);
+  CHECK(made[3].name == "prompt_encoder.default.transform.2.weight");
+  CHECK(made[3].shape == Shape{16'384, 64});
+  // A sequence is no longer for it: its keys are.
+  models::Strategy s;
+  s.lora = lora;
+  CHECK(models::virtual_tokens(s) == 0);
+  CHECK(models::prefix_tokens(s) == 20);
+}
+
 TEST_CASE("what a prompt has not is refused by its option") {
   const Lora prompt{.kind = AdapterKind::prompt_tuning, .virtual_tokens = 20};
   CHECK(refusal(prompt) == "accepted");

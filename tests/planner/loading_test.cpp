@@ -139,6 +139,30 @@ TEST_CASE("loads of gpt-oss, whose checkpoint is unpacked from MXFP4") {
   check_runs("load_runs_mxfp4.json", 11, 0, 15);
 }
 
+TEST_CASE("an answer about gpt-oss's load says that its checkpoint is taken to be in MXFP4") {
+  const auto says = [](const char* name, bool load) {
+    const models::ModelSpec model = models::catalog_model(name);
+    planner::Question question{.model = &model};
+    question.strategy.precision = models::Precision::bf16;
+    question.strategy.param_dtype = DType::bf16;
+    question.batch.seq_len = 64;
+    question.remedies = false;
+    if (model.model_type == "gpt_oss") question.strategy.attention = models::Attention::eager;
+    question.load.asked = load;
+    int said = 0;
+    for (const reports::Assumption& assumption : planner::plan(question).assumptions)
+      if (assumption.what == "checkpoint that is loaded") {
+        CHECK(assumption.basis == "assumed");
+        CHECK(assumption.value.find("MXFP4") != std::string::npos);
+        ++said;
+      }
+    return said;
+  };
+  CHECK(says("gpt-oss-20b", true) == 1);
+  CHECK(says("gpt-oss-20b", false) == 0);
+  CHECK(says("llama-3.2-1b", true) == 0);
+}
+
 TEST_CASE("loads that were drawn when the plan was done") {
   // Four ask PEFT for adapters in bf16 where it makes them in fp32.
   check_runs("load_runs_draw_5.17.json", 20, 4);

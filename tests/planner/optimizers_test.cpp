@@ -18,7 +18,8 @@ namespace {
 
 std::string kept(Optimizer kind, const SteppedTensor& tensor) {
   std::string out;
-  for (const models::KeptState& state : models::kept_states(kind, tensor))
+  const models::Strategy strategy{.optimizer = kind};
+  for (const models::KeptState& state : models::kept_states(strategy, tensor))
     out += std::string(state.name) + (state.managed ? " managed " : " ") +
            std::to_string(state.bytes.value()) + "; ";
   return out;

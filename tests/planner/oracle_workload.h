@@ -56,6 +56,8 @@ inline models::Strategy strategy_of(const json& workload) {
   // Older recordings say null: the release that is planned where nothing is said.
   if (stack.contains("version") && stack["version"].is_string())
     out.torch = *models::release_from(stack["version"].get<std::string>());
+  if (stack.contains("bitsandbytes_version"))
+    out.bitsandbytes = *models::release_from(stack["bitsandbytes_version"].get<std::string>());
   if (stack["allocator_conf"].is_string())
     out.allocator = models::allocator_conf_from(stack["allocator_conf"].get<std::string>(), "");
   out.hold_outputs = stack["hold_outputs"];

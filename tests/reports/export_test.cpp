@@ -254,6 +254,10 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK_THROWS_AS(reports::export_accelerate(workload), Error);
   s.quantize->storage = models::find_packed_storage("int8");
   CHECK(has("quantization_config=BitsAndBytesConfig(load_in_8bit=True),\n    device_map="));
+  s.bitsandbytes = {0, 46, 1};
+  CHECK(has("# the plan's figures are those of bitsandbytes 0.46.1: install that\n"));
+  s.bitsandbytes = models::kBitsandbytes;
+  CHECK_FALSE(has("install that"));
   s.quantize->storage = models::find_packed_storage("torchao-int8");
   CHECK(has("quantization_config=TorchAoConfig(Int8WeightOnlyConfig())"));
   CHECK(has("AutoModelForCausalLM, TorchAoConfig, Trainer, TrainingArguments\n"));

@@ -40,6 +40,10 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"kernels", {{"liger"}}},  // none for gpt2
     {"torch-version", {{"2.8"}}},
     {"transformers-version", {{"4.48"}}},
+    {"bitsandbytes-version",
+     {{"0.46.1", {{"lora-rank", "8"}, {"quantize", "nf4"}}},
+      {"0.46.1", {{"optimizer", "adam8bit"}}},
+      {"0.46.1"}}},
     {"model-code", {{"torchtitan@0.2.2"}}},  // none of gpt2
     {"allocator-conf", {{"expandable_segments:True"}}},
     {"hold-outputs", {{""}}},
@@ -129,11 +133,13 @@ nlohmann::json member_of(const std::string& document, std::string_view pointer) 
 
 // What changes the workload, and none of its bytes or seconds.
 const std::set<std::string_view> kNoFigure{
+    "bitsandbytes-version",  // of those for Transformers 5: moments, where no peak stands
     "dropout",  // plimsoll's masks come from a counter: copies of a moment, where no peak stands
     "lora-alpha",  // a factor
     "exchange",  // threads of one process and NCCL hold the same
     "detail",  // of the document
-    "phase",         "device-map",  // what loading takes stands beside the step's figures
+    "phase",
+    "device-map",  // what loading takes stands beside the step's figures
     "quant-storage",  // as many bytes, whatever they are called (FSDP shards floats alone)
     "deterministic",  // stages 2 and 3 reduce after every micro-batch anyway
     "adapter-dtype"};  // DeepSpeed casts adapters, and says so

@@ -131,6 +131,53 @@ TEST_CASE("rows that constants were fitted on are apart") {
         "to\n");
 }
 
+// Two runs: of the first twice what is planned was published; the second, on a T4, is planned not
+// to fit. One source each, of which the second is in the sample.
+TEST_CASE("a table and the lines of the goals say the figures that they were given") {
+  const auto document = [](std::int64_t reserved, const char* in_sample) {
+    return std::vector<PublishedAnswers>{published_answers(read_published(
+        R"({"sources": ["first/page", "second/page"], "left_out": {}, "rows": [
+          {"id": "a", "source": 0, "model": "gpt2", "gpu": "a100-80gb", "seq_len": 512,
+           "reserved_bytes": )" +
+            std::to_string(reserved) +
+            R"(}, {"id": "b", "source": 1, "model": "llama-3.1-8b", "gpu": "t4", "seq_len": 512,
+           "peak_bytes": 1073741824, "in_sample": )" +
+            in_sample + "}]}",
+        "it"))};
+  };
+  const std::int64_t planned = document(1, "false")[0].answers[0].plan->reserved.value();
+  const auto all = document(2 * planned, "true");
+  const PublishedCounts counts = counts_of(all);
+  CHECK(counts.ran == 2);
+  CHECK(counts.ran_planned_not_to_fit == 1);
+  CHECK(all[0].answers[0].plan->remedies.empty());  // nobody asks for them here
+  CHECK(goal_lines(all, {"reserved_bytes"}) ==
+        "* answered as stated: 2 of 2 published figures, 100 %\n"
+        "* reserved: median error 50 %, 95th percentile 50 % (1 rows)\n");
+  const std::string table = published_table(all, {});
+  for (const char* part :
+       {"  reserved  ", "  peak allocated, in sample  ", "  it 1, reserved  ",
+        "  it 2, peak allocated, in sample  ", "  it 1: first", "  it 2: second"})
+    CHECK_MESSAGE(table.find(part) != std::string::npos, part << " in\n" << table);
+  CHECK(table.find("Bounds") == std::string::npos);
+}
+
+TEST_CASE("a bound holds where the plan is as large") {
+  const auto one = [](std::int64_t reserved) {
+    return published_answers(read_published(
+        R"({"sources": ["a"], "left_out": {}, "rows": [{"id": "a", "source": 0, "model": "gpt2",
+            "gpu": "a100-80gb", "seq_len": 512, "upper_bound": true, "reserved_bytes": )" +
+            std::to_string(reserved) + "}]}",
+        "it"));
+  };
+  const std::int64_t planned = one(1).answers[0].plan->reserved.value();
+  const PublishedFigure& reserved = published_figures()[1];
+  CHECK(bound_holds(one(planned).answers[0], reserved) == true);
+  CHECK(bound_holds(one(planned + 1).answers[0], reserved) == false);
+  // Lines are broken at 80 columns.
+  CHECK(published_table({one(planned)}, {}).find("Bounds, of runs whose") != std::string::npos);
+}
+
 TEST_CASE("95 of 100 errors are no larger than the 95th percentile") {
   std::vector<double> errors;
   for (int i = 20; i >= 1; --i) errors.push_back(i % 2 == 0 ? i : -i);

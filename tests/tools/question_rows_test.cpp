@@ -197,6 +197,16 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "--transformers-version 4.57.6: other releases than 5.17.0 are modelled with --stack "
        "pytorch"},
       {"stack=deepspeed transformers-version=5.17", "accepted"},
+      {"bitsandbytes-version=0.46.1",
+       "--bitsandbytes-version 0.46.1: nothing of this is bitsandbytes': not --quantize (nf4, "
+       "nf4-dq, fp4, int8), nor --optimizer (those of 8 bits, paged-adamw, lion, ademamix, "
+       "rmsprop-bnb)"},
+      {"bitsandbytes-version=0.46.1 optimizer=adam8bit", "accepted"},
+      {"bitsandbytes-version=0.40 optimizer=adam8bit",
+       "--bitsandbytes-version 0.40: this version models 0.41.0 to 0.50.2"},
+      {"stack=deepspeed bitsandbytes-version=0.46.1",
+       "--bitsandbytes-version 0.46.1: other releases than 0.50.2 are modelled with --stack "
+       "pytorch"},
       {"offload=none", "accepted"},
       {"offload=weights",
        "--offload weights: must be optimizer, params or activations, or several with commas "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "models/base/utf8.h"
+#include "models/bitsandbytes.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -41,6 +42,18 @@ void set_releases(const Options& options, models::Strategy& s) {
   set_release(options,
               {"torch-version", "2.8.0", models::kOldestTorch, models::kTorch, models::kTorch},
               s.stack, s.torch);
+  set_release(options,
+              {"bitsandbytes-version", "0.43.3", models::kOldestBitsandbytes, models::kBitsandbytes,
+               models::kBitsandbytes},
+              s.stack, s.bitsandbytes);
+}
+
+void refuse_unused_release(const Options& options, const models::Strategy& s) {
+  const std::string* release = options.find("bitsandbytes-version");
+  if (release == nullptr || models::runs_bitsandbytes(s)) return;
+  refuse_value("bitsandbytes-version", *release,
+               "nothing of this is bitsandbytes': not --quantize (nf4, nf4-dq, fp4, int8), nor "
+               "--optimizer (those of 8 bits, paged-adamw, lion, ademamix, rmsprop-bnb)");
 }
 
 }  // namespace plimsoll::tools

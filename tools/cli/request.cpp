@@ -290,6 +290,7 @@ Strategy strategy_from(const Options& options) {
   set_choice(options, "loss", s.loss);
   s.rows = rows_from(options);
   set_adapters(options, s);
+  refuse_unused_release(options, s);
   set_offload(options, s);
   return s;
 }

@@ -6,26 +6,11 @@ products are what its gemm_cuda_gen.cu allocates. The packages' own __init__ fil
 do not run."""
 
 import importlib
-import importlib.machinery
-import os
 import sys
-import types
+
+from bare_packages import bare
 
 BITS, GROUP, SPLITS = 4, 128, 8
-
-
-def bare(*names):
-    """Packages without what their __init__ imports."""
-    for name in names:
-        if name in sys.modules:
-            continue
-        tail = name.replace(".", os.sep)
-        paths = [os.path.join(p, tail) for p in sys.path if os.path.isdir(os.path.join(p, tail))]
-        if not paths:
-            raise ImportError(f"{name}: the sources of {name.split('.', maxsplit=1)[0]} are not on PYTHONPATH")
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = paths
-        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
 
 
 def autoawq_linear(module):

@@ -15,6 +15,8 @@ FILE, of this folder:
   dry_runs_hqq_cases.json        tests/golden/dry_runs_hqq.json: HQQ, with Transformers 4.48.3 and hqq 0.2.8
   dry_runs_awq_cases.json        tests/golden/dry_runs_awq.json: AWQ, with gptqmodel; _4.57.json: autoawq, _5.23.json
   dry_runs_packed_cases.json     tests/golden/dry_runs_packed.json: packed bases (bitsandbytes)
+  dry_runs_bitsandbytes_cases.json tests/golden/dry_runs_bitsandbytes_VERSION.json: with that release of it;
+                                 dry_runs_bitsandbytes_draw.json likewise, drawn
   dry_runs_peft_cases.json       tests/golden/dry_runs_peft.json: adapters with more than A and B
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_activations_cases.json tests/golden/dry_runs_activations.json: activations on the host (TRL's)
@@ -50,6 +52,7 @@ import sys
 
 import apart
 import dry_host
+import packed_base
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
@@ -91,7 +94,8 @@ def run_here(case):
     if workload["stack"].get("allocator_conf"):  # read when the allocator is first used
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = workload["stack"]["allocator_conf"]
     workload["stack"] = {**workload["stack"], "version": torch.__version__.split("+")[0],
-                         "transformers_version": transformers.__version__}
+                         "transformers_version": transformers.__version__,
+                         **packed_base.release(workload)}
     workload = torch_measure.normalised(workload)
     if workload["strategy"]["world_size"] > 1:
         torch_measure.start_process_group(workload["strategy"]["world_size"], case["rank"])

@@ -4,24 +4,16 @@ read: plugins/accelerated-peft/src); its Triton kernels are not launched (liger.
 Its packages' own __init__ files, which import much that no step needs, do not run."""
 
 import importlib
-import os
-import sys
 import types
+
+from bare_packages import bare
 
 LINEAR = "fms_acceleration_peft.gptqmodel.nn_modules.qlinear.qlinear_tritonv2"
 BITS, GROUPS = 4, {"gptq": 128, "gptq-row": -1}
 
 
 def quant_linear():
-    for name in (LINEAR.split(".")[0], *(".".join(LINEAR.split(".")[:n]) for n in (2, 3))):
-        if name in sys.modules:
-            continue
-        tail = name.replace(".", os.sep)
-        paths = [os.path.join(p, tail) for p in sys.path if os.path.isdir(os.path.join(p, tail))]
-        if not paths:
-            raise ImportError(f"{name}: plugins/accelerated-peft/src of fms-acceleration is not on PYTHONPATH")
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = paths
+    bare(LINEAR.split(".")[0], *(".".join(LINEAR.split(".")[:n]) for n in (2, 3)))
     return importlib.import_module(LINEAR).QuantLinear
 
 

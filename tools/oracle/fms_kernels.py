@@ -5,26 +5,14 @@ plugins/fused-ops-and-kernels/src, and plugins/accelerated-peft/src for GPTQ); i
 Its packages' own __init__ files, which import every plugin and family, do not run."""
 
 import importlib
-import os
 import sys
 import types
+
+from bare_packages import bare
 
 PATCHER = "fms_acceleration.model_patcher"
 RULES = "fms_acceleration_foak.models"
 FAMILIES = ("llama", "mistral", "granite", "mixtral", "gpt_bigcode")
-
-
-def without_init(*names):
-    """Packages that are found on sys.path, empty."""
-    for name in names:
-        if name in sys.modules:
-            continue
-        tail = name.replace(".", os.sep)
-        paths = [os.path.join(p, tail) for p in sys.path if os.path.isdir(os.path.join(p, tail))]
-        if not paths:
-            raise ImportError(f"{name}: fms-acceleration's plugins are not on PYTHONPATH")
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = paths
 
 
 def apply(model, kernels, loss, quantize):
@@ -37,8 +25,8 @@ def apply(model, kernels, loss, quantize):
     family = base.config.model_type
     if family not in FAMILIES:
         raise ValueError(f"stack.kernels: no rules of fms-acceleration for {family}")
-    without_init("fms_acceleration", "fms_acceleration_foak", RULES,
-                 "fms_acceleration_foak.fused_ops", "fms_acceleration_foak.kernels")
+    bare("fms_acceleration", "fms_acceleration_foak", RULES,
+         "fms_acceleration_foak.fused_ops", "fms_acceleration_foak.kernels")
     answer_bitsandbytes()
     patcher = importlib.import_module(PATCHER)
     rules = importlib.import_module(f"{RULES}.{family}")

@@ -3,6 +3,7 @@ or fms-acceleration with GPTQ (fms_gptq.py); or AWQ (awq_base.py)."""
 
 import awq_base
 import fms_gptq
+import optimizers
 
 ACCEPTED = {
     "quantize": [None, "nf4", "nf4-dq", "fp4", "int8", "gptq", "gptq-row", "torchao-int8", "hqq",
@@ -12,6 +13,7 @@ ACCEPTED = {
 }
 
 
+READ = "0.50.2"  # of bitsandbytes: what a workload is of that names no other
 REPLACED = ("torchao-int8", "hqq")
 WITHOUT_BITSANDBYTES = (*fms_gptq.GROUPS, "awq", *REPLACED)
 
@@ -26,6 +28,15 @@ def needs_bitsandbytes(workload):
     return bool(strategy.get("quantize") not in (None, *WITHOUT_BITSANDBYTES) or strategy.get("optimizer", "").endswith("8bit"))
 
 
+def release(workload):
+    """stack.bitsandbytes_version: absent for the one that is read where nothing is said."""
+    import importlib.metadata as metadata
+    steps = workload["strategy"].get("optimizer") in optimizers.BITSANDBYTES
+    runs = steps or needs_bitsandbytes(workload)
+    installed = metadata.version("bitsandbytes") if runs else READ
+    return {} if installed == READ else {"bitsandbytes_version": installed}
+
+
 def packed(module, weight, on_meta):
     """The replaced module's weight, of a weight that is loaded to the GPU for that."""
     import torch
@@ -35,7 +46,7 @@ def packed(module, weight, on_meta):
     parts = {k: v for k, v in module.weight.__dict__.items() if k not in ("CB", "SCB")}
     loaded = torch.empty_like(weight, device="cuda")
     of = type(module.weight)
-    if of.__name__ == "Int8Params":
+    if of.__name__ == "Int8Params" or not hasattr(module.weight, "quant_storage"):  # of 4 bits: since 0.43.0
         loaded = loaded.cpu()
     made = of(loaded, **{**parts, "requires_grad": False}).to("cuda")
     if on_meta:

@@ -89,7 +89,7 @@ STACK_DEFAULTS = {
     "optimizer_impl": "foreach",
     "sdpa_backend": "auto",
     "use_cache": False, "hold_outputs": False, "use_reentrant": None, "model_code": None,
-    "allocator_conf": None,
+    "allocator_conf": None, "bitsandbytes_version": None,
 }
 STRATEGY_DEFAULTS = {
     "zero": 0,
@@ -212,7 +212,8 @@ def normalised(workload):
     recompute_interval(strategy["recompute"])
     other_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
     stack = {k: v for k, v in stack.items()
-             if v is not None or k not in ("use_reentrant", "model_code", *fsdp1.KEYS)}  # as always
+             if v is not None or k not in ("use_reentrant", "model_code", "bitsandbytes_version",
+                                           *fsdp1.KEYS)}  # as always
     if strategy["rows"] in (None, "full"):
         del strategy["rows"]
     return {"fingerprint": workload.get("fingerprint"), "model": model, "stack": stack,

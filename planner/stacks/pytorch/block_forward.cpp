@@ -1,6 +1,7 @@
 // A layer's forward, node by node.
 #include <algorithm>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/block_writer.h"
 #include "planner/stacks/pytorch/functions.h"
@@ -55,10 +56,10 @@ void BlockWriter::forward(const BlockPlan& plan, Ref input, Ref output, LayerSav
   input_ = input_before;
 }
 
-// MatMul8bitLt's context holds its input where that requires a gradient (ctx.tensors). In a
-// reentrant checkpoint's forward nothing does.
+// MatMul8bitLt's context holds its input where that requires a gradient (ctx.tensors), and so did
+// MatMul4Bit's. In a reentrant checkpoint's forward nothing does.
 bool BlockWriter::keeps_input(const NodePlan& at) const {
-  return at.linear->packed != nullptr && at.linear->packed->gemm == models::PackedGemm::int8 &&
+  return at.linear->packed != nullptr && models::contexts_keep_inputs(strategy_) &&
          grad_of(at.node->in[0]) &&
          (phase_ == Phase::recompute || !repeats_layers(strategy_.recompute) ||
           !models::decisions::reentrant_checkpoints(strategy_));

@@ -24,11 +24,9 @@ class ModuleWriter {
   void take_workspace(OpBuilder gemm, bool adds_bias);
   void set_sink(GradientSink* sink) { sink_ = sink; }
   void set_tokens(SymInt total) { tokens_.set_total(total); }  // that GEMMs read from now on
-  // `waits`: the backward that follows begins in front of a recomputation. `checkpointed`: saved
-  // tensors come through a checkpoint's hooks; a node drops each as soon as it has used it.
-  void set_checkpoint(Recomputation* waits, bool checkpointed) {
-    recomputation_ = waits, checkpointed_ = checkpointed;
-  }
+  // `waits`: the backward that follows begins in front of a recomputation. `on`: saved tensors come
+  // through a checkpoint's hooks; a node drops each as soon as it has used it.
+  void set_checkpoint(Recomputation* waits, bool on) { recomputation_ = waits, checkpointed_ = on; }
 
   // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
   void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
@@ -67,6 +65,7 @@ class ModuleWriter {
   friend class DoraWriter;  // parts of an adapted linear
   friend class VectorWriter;
   friend class Float8Writer;
+  friend class Linear4bitWriter;
   TensorId make(const char* name, SymInt values, DType dtype,
                 Category category = Category::activations) {
     return b_.tensor_in(b_.open_group(), name, bytes(values, dtype), category);

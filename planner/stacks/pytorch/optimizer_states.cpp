@@ -26,7 +26,7 @@ bool OptimizerStates::lists(const OwnPart& tensor) const {
 KeptStates OptimizerStates::kept_of(const OwnPart& tensor) {
   KeptStates kept;
   const bool none = tensor.elements() == 0;
-  const models::KeptStates now = models::kept_states(strategy_.optimizer, tensor.now());
+  const models::KeptStates now = models::kept_states(strategy_, tensor.now());
   for (const models::KeptState& state : now) {
     SymBytes bytes = state.bytes;
     if (state.bytes_each > 0 && !none)
@@ -207,7 +207,7 @@ void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
     const double one = storage(Count(tensor.elements), tensor.dtype).real();
     if (steps.in_one_kernel()) {
       bytes += 3 * one;  // the gradient is read, the parameter and its states read and written
-      for (const models::KeptState& state : models::kept_states(strategy_.optimizer, tensor))
+      for (const models::KeptState& state : models::kept_states(strategy_, tensor))
         bytes += 2 * state.bytes.real();
     } else {
       bytes += steps.values * one;
@@ -223,7 +223,8 @@ void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
 void OptimizerStates::step_one(SteppedTensor tensor, Slots& slots) const {
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
   if (!rule.one_by_one(strategy_)) return;
-  tensor.block = models::in_blocks(rule.blocks, tensor) ? rule.blocks.block : 0;
+  tensor.block =
+      models::in_blocks(rule.blocks, tensor) ? models::block_of(rule.blocks, strategy_) : 0;
   for (const Moment& moment : rule.moments) {
     const Count count = models::count_of(moment.extent, moment.of, tensor);
     if (count == Count(0)) continue;

@@ -290,6 +290,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_offloaded_activations(model, s);
   refuse_offload(s);
   refuse_packed(s);
+  refuse_bitsandbytes(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
   refuse_cast_tables(model, s);
   refuse_reentrant(s);

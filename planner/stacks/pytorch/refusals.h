@@ -8,6 +8,8 @@ namespace plimsoll::planner::pytorch {
 
 // Error{unsupported}, {bad_input}: what asks for a packed base that is not planned.
 void refuse_packed(const models::Strategy& s);
+// Error{unsupported}, {bad_input}: what is not modelled of --bitsandbytes-version.
+void refuse_bitsandbytes(const models::Strategy& s);
 // Error{unsupported}: what is not modelled of adapters.
 void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of a mixture whose experts are a loop over modules, as

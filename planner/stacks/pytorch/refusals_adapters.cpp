@@ -66,6 +66,7 @@ void refuse_prompt(const models::ModelSpec& model, const models::Strategy& s) {
           [&] { return "--adapter " + std::string(models::name_of(s.lora->kind)) + " " + what; });
   };
   const models::Decoder& d = *model.decoder;
+  refuse_if(s.lora->kind == models::AdapterKind::prefix_tuning, "is not modelled yet");
   refuse_if(!models::is_transformers(s.code), "is modelled with Transformers' own code");
   refuse_if(d.masked_loss || d.bidirectional || d.token_types > 0,
             "is modelled for causal language models");

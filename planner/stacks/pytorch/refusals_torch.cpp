@@ -54,9 +54,11 @@ void refuse_torch(const models::ModelSpec& model, const models::Strategy& s) {
   refuse_if(s.offload.any(), "--offload");
   refuse_if(text_of(s.allocator).has_value(), "--allocator-conf");
   using models::Optimizer;
+  const char* const package = models::rule_of(s.optimizer).torch.package;
+  const bool own = package != nullptr && std::string_view(package) == "bitsandbytes";
   refuse_if(s.optimizer != Optimizer::adamw && s.optimizer != Optimizer::sgd &&
-                s.optimizer != Optimizer::momentum,
-            "optimizers other than adamw, sgd and momentum");
+                s.optimizer != Optimizer::momentum && !own,
+            "optimizers other than adamw, sgd, momentum and those of bitsandbytes");
   refuse_if(s.lora && (s.lora->kind != models::AdapterKind::lora || s.lora->dora ||
                        !s.lora->parameters.empty()),
             "adapters other than LoRA of linear layers");

@@ -1,5 +1,6 @@
 #include "planner/stacks/pytorch/regime.h"
 
+#include "models/bitsandbytes.h"
 #include "models/storages.h"
 
 namespace plimsoll::planner::pytorch {
@@ -30,7 +31,9 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
     r.autocast = true;
   }
   // Fabric packs halves (plugins/precision/bitsandbytes.py, _Linear4bit.quantize).
-  r.unpacked = models::is_litgpt(s.code) ? DType::fp16 : s.param_dtype.value_or(r.stored);
+  const bool halves = models::is_litgpt(s.code) || (models::packs_with_bitsandbytes(s) &&
+                                                    s.bitsandbytes < models::kPacksAsLoaded);
+  r.unpacked = halves ? DType::fp16 : s.param_dtype.value_or(r.stored);
   if (embedding_norm && r.autocast) r.residual = DType::fp32;
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
   if (!s.lora) return r;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "models/gpu_catalog.h"
@@ -168,7 +169,7 @@ void assume_packed(const models::Strategy& s, std::vector<Assumption>& out) {
   if (gemm == models::PackedGemm::hqq || gemm == models::PackedGemm::torchao)
     say("what packing left in the allocator's cache", "nothing: its load is not planned",
         "dry runs of steps that need less than the load reserved up to 57 % more");
-  if (gemm == models::PackedGemm::dequantizes)
+  if (gemm == models::PackedGemm::dequantizes && s.bitsandbytes >= models::kFuses4Bit)
     say("GEMMs of 5 to 1,536 tokens with packed weights",
         "the weight is unpacked for a moment, in every forward too",
         "bitsandbytes' fused kernels, which some GPUs take for some shapes, need less");
@@ -197,6 +198,11 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
   say("versions modelled", versions.c_str(),
       "allocator traces and dry runs of real steps, tests/golden");
   if (s.quantize) assume_packed(s, out);
+  if (s.bitsandbytes != models::kBitsandbytes && models::runs_bitsandbytes(s))
+    say("bitsandbytes", models::text_of(s.bitsandbytes).c_str(),
+        models::matmul_4bit_keeps_input(s)
+            ? "its autograd/_functions.py: MatMul4Bit's context keeps its input (ctx.tensors)"
+            : "its autograd/_functions.py, optim/optimizer.py");
   if (s.compile != models::Compile::no) {
     say("compiled layers", "each by itself; kept: the minimum cut of AOTAutograd's partitioner",
         "torch 2.11, _functorch/partitioners.py; tests/golden/compiled_saved.json");

@@ -1,5 +1,6 @@
 #include "planner/stacks/pytorch/step.h"
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 
@@ -58,8 +59,7 @@ DType Step::stored(const Parameter& p) const {
 // Linear8bitLt stores its bias in the dtype of what it reads (forward), Linear4bit and QuantLinear
 // in the one they compute in.
 DType Step::bias_dtype(const Parameter& p) const {
-  if (strategy.quantize->storage->gemm != models::PackedGemm::int8 || runs.empty())
-    return regime.compute;
+  if (!models::stores_bias_as_it_reads(strategy) || runs.empty()) return regime.compute;
   const BlockPlan& plan = runs.front().plan(0);
   for (const NodePlan& at : plan.nodes)
     if (at.node == &plan.layer->block->nodes[static_cast<std::size_t>(p.node)])
@@ -139,7 +139,7 @@ void Step::release_casts(OpBuilder exit, const LayerPart& part, const LayerSaved
 }
 
 bool Step::graph_keeps() const {
-  return strategy.quantize && strategy.quantize->storage->gemm == models::PackedGemm::int8;
+  return models::contexts_keep_inputs(strategy);
 }
 
 void Step::release_attributes(OpBuilder op, const LayerSaved& saved) {

@@ -23,6 +23,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l torch-version -d '2
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
@@ -74,7 +75,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none,
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-alpha -d '(16)' -x
@@ -169,6 +170,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l torch-version
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
@@ -220,7 +222,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-alpha -d '(16)' -x
@@ -292,6 +294,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l torch-version -d '2
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
@@ -446,6 +449,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l torch-version -d '2
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l allocator-conf -d 'PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
@@ -497,7 +501,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none,
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2 (the package), eager, math' -x -a 'flash eager math flash-1 flash-2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-alpha -d '(16)' -x

@@ -47,6 +47,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
         '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
@@ -98,7 +99,7 @@ _plimsoll() {
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
-        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning)' \
+        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \
@@ -205,6 +206,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
         '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
@@ -256,7 +258,7 @@ _plimsoll() {
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
-        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning)' \
+        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \
@@ -329,6 +331,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
         '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
@@ -491,6 +494,7 @@ _plimsoll() {
         '--allocator-conf=[PYTORCH_CUDA_ALLOC_CONF, in PyTorch'\''s own syntax]:TEXT:' \
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
+        '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
         '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
@@ -542,7 +546,7 @@ _plimsoll() {
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
-        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning)' \
+        '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \

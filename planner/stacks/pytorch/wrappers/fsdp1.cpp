@@ -67,7 +67,7 @@ void FlatParameters::declare_on_host(const Unit& unit, std::int64_t copies) {
           s_.host.pin(storage(Count(ceil_divide(p.elements, s_.shards)), adapter_stored()));
     }
     for (const models::SteppedTensor& part : unit.parts)
-      for (const models::KeptState& state : models::kept_states(strategy_.optimizer, part))
+      for (const models::KeptState& state : models::kept_states(strategy_, part))
         s_.host.page(state.bytes);
   }
 }

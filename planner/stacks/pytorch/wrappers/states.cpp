@@ -82,7 +82,7 @@ void TorchWrapper::declare_on_host(const Unit& unit, std::int64_t copies) {
 
 // The optimizer's states of a parameter, pageable.
 void TorchWrapper::keep_on_host(const models::SteppedTensor& own, std::int64_t copies) {
-  for (const models::KeptState& state : models::kept_states(strategy_.optimizer, own))
+  for (const models::KeptState& state : models::kept_states(strategy_, own))
     for (std::int64_t i = 0; i < copies; ++i) s_.host.add(state.bytes, false);
 }
 
