@@ -39,6 +39,7 @@ class Recommend(unittest.TestCase):
                     typed = shlex.split(ranked["command"])
                     self.assertEqual(typed[:2], ["plimsoll", "fit"])
                     plan = json.loads(plimsoll(*typed[1:], "--json", "-").stdout)
+                    self.assertCountEqual(shlex.split(plan.pop("command")), typed)
                     self.assertEqual(plan, ranked["plan"])
                     self.assertEqual(ranked["tokens_per_second"], plan["time"]["tokens_per_second"])
 
@@ -242,6 +243,7 @@ class Recommend(unittest.TestCase):
                 for ranked in document["ranked"]:
                     typed = shlex.split(ranked["command"])
                     plan = json.loads(plimsoll(*typed[1:], "--json", "-").stdout)
+                    self.assertCountEqual(shlex.split(plan.pop("command")), typed)
                     self.assertEqual(plan, ranked["plan"])
                     workload = plan["workload"]
                     self.assertEqual(workload["stack"]["name"], "deepspeed")
