@@ -1,8 +1,10 @@
 """tools/mutate: which faults it finds to put in, and what its page says."""
+import ast
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,29 @@ int sum(const std::vector<int>& values) {
   return sum == 4 ? left(sum) : right;
 }
 '''
+
+
+# Doctest programs that no folder's sources can be held against, and why.
+UNCLAIMED = {
+    "gpu_test": "a GPU", "cuda_exact_test": "a GPU", "cuda_gemms_test": "sources of CUDA", "cuda_twins_test": "a GPU",
+    "cudnn_test": "sources of CUDA", "emulated_twins_test": "sources of CUDA", "races_test": "sources of CUDA",
+    "mpi_test": "several processes", "witness_mpi_test": "several processes", "fuzz_test": "claims no value",
+    "drawn_test": "takes minutes", "allocation_test": "takes minutes", "run_allocation_test": "takes minutes",
+    "goldens_test": "the reader of its own golden files"}
+
+
+class TestClaims(unittest.TestCase):
+    def test_every_program_of_tests_answers_for_a_folder(self):
+        tree = ast.parse((ROOT / "tools" / "mutate").read_text())
+        claims = next(ast.literal_eval(node.value) for node in tree.body
+                      if isinstance(node, ast.Assign) and node.targets[0].id == "CLAIMS")
+        claimed = {name.rpartition("/")[2] for row in claims.values() for name in row}
+        built = {name for path in (ROOT / "tests").glob("*/meson.build")
+                 for name in re.findall(r"executable\(\s*'(\w+_test)'", path.read_text())}
+        self.assertEqual(built - claimed, set(UNCLAIMED))
+        for row in claims.values():
+            for name in row:
+                self.assertTrue(name.partition("/")[2] in built or (ROOT / f"tests/python/{name}.py").exists(), name)
 
 
 class TestMutants(unittest.TestCase):
