@@ -18,7 +18,7 @@ class PublishedThroughput(unittest.TestCase):
         stated = {cells[1]: cells for line in page.splitlines()
                   if (cells := [c.strip() for c in line.split("|")])[0] == "" and len(cells) == 10}
         commands = dict(re.findall(r"^# (\S+)\n(plimsoll fit .*)$", page, re.MULTILINE))
-        refused = {name for name, row in rows.items() if "compile" in row}
+        refused = {name for name, row in rows.items() if row.get("compile") is True}
         self.assertEqual(set(commands), set(rows) - refused)
         for name, command in commands.items():
             with self.subTest(row=name), tempfile.TemporaryDirectory() as folder:
