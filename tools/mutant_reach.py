@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import mutants  # noqa: E402
 
 VARIABLE = "PLIMSOLL_REACHED"  # names the file in which byte K is 1 when fault K was come to
-MOST = 4096
+MOST = 1 << 15
 DECLARATION = 'extern "C" void plimsoll_reached(int);\n'  # a line of its own: what follows may be an #include
 SOURCE = """#include <fcntl.h>
 #include <stdlib.h>
@@ -69,6 +69,18 @@ def marked(text, faults):
     for at, number in calls:
         text = f"{text[:at]} plimsoll_reached({number});{text[at:]}"
     return DECLARATION + text, {number for _, number in calls}
+
+
+def one_each(texts):
+    """A fault in each block of statements that has one: who comes to it comes to all that stand directly in the block."""
+    found = {}
+    for file, text in texts.items():
+        plain = mutants.masked(text)
+        for fault in mutants.sites(file, text):
+            at = place(plain, fault.begin)
+            if at is not None:
+                found.setdefault((file, at), fault)
+    return list(found.values())
 
 
 class Record:
