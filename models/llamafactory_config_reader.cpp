@@ -134,6 +134,7 @@ class Reader : TrainerFile {
     const std::string name = file_.text("flash_attn", "auto");
     if (name == "auto") return;
     attention("flash_attn", name == "fa2"        ? "flash_attention_2"
+                            : name == "fa3"      ? "flash_attention_3"
                             : name == "disabled" ? "eager"
                                                  : name);
   }

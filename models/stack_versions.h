@@ -53,6 +53,7 @@ inline constexpr Release kOldestTransformers{4, 45, 0}, kNewestTransformers{5, 2
 inline constexpr Release kLossUpcasts{4, 46, 0};
 inline constexpr Release kContiguousForSdpa{4, 48, 0}, kStridedForSdpa{4, 56, 0};
 inline constexpr Release kLossPadsLabels{4, 49, 0};
+inline constexpr Release kFlash3{4, 53, 0};  // attn_implementation="flash_attention_3"
 inline constexpr Release kLayersCheckpointThemselves{4, 52, 0}, kCheckpointsNotReentrant{5, 0, 0},
     kAsksEmbeddingForGradient{5, 0, 0};
 inline constexpr Release kMasksAreBoolean{4, 53, 0};

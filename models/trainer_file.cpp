@@ -156,10 +156,21 @@ void TrainerFile::compile() {
 }
 
 void TrainerFile::attention(const char* key, const std::string& name) {
-  if (name == "eager" || name == "sdpa" || name == "flash_attention_2")
-    say("attention", name == "eager" ? "eager" : name == "sdpa" ? "flash" : "flash-2", key);
+  // Names of attn_implementation. The two of the hub are what Transformers falls back to where a
+  // package is not there (modeling_flash_attention_utils.py, FLASH_ATTN_KERNEL_FALLBACK).
+  constexpr std::array<std::pair<std::string_view, const char*>, 6> kKinds{
+      {{"eager", "eager"},
+       {"sdpa", "flash"},
+       {"flash_attention_2", "flash-2"},
+       {"flash_attention_3", "flash-3"},
+       {"kernels-community/flash-attn2", "flash-2"},
+       {"kernels-community/flash-attn3", "flash-3"}}};
+  const auto kind = std::ranges::find(kKinds, name, [](const auto& one) { return one.first; });
+  if (kind != kKinds.end())
+    say("attention", kind->second, key);
   else if (!name.empty())
-    refuse_key(file_, key, "only sdpa, eager and flash_attention_2 are modelled");
+    refuse_key(file_, key,
+               "only sdpa, eager, flash_attention_2 and flash_attention_3 are modelled");
 }
 
 void TrainerFile::sharding(int version) {

@@ -47,7 +47,7 @@ class TrainerFile {
   void projection(const std::string& name, const char* key, const std::string& arguments,
                   const char* arguments_key);
   void compile();
-  // eager, sdpa or flash_attention_2.
+  // eager, sdpa, flash_attention_2 or _3, or one of the hub's kernels for these.
   void attention(const char* key, const std::string& name);
   // TrainingArguments' fsdp, fsdp_config and deepspeed. `version`: of FSDP where nothing is said.
   void sharding(int version);

@@ -122,7 +122,8 @@ std::string kbit_preparation(const Strategy& s) {
 
 const char* attention_name(models::Attention attention) {
   if (attention == models::Attention::eager) return "\"eager\"";
-  return attention == models::Attention::flash_2 ? "\"flash_attention_2\"" : "\"sdpa\"";
+  if (attention == models::Attention::flash_2) return "\"flash_attention_2\"";
+  return attention == models::Attention::flash_3 ? "\"flash_attention_3\"" : "\"sdpa\"";
 }
 
 std::string load_model(const Workload& w) {

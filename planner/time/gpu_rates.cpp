@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kMatmul = "stas00/ml-engineering, maximum achievable matmul FLOPS, bf16";
 // Rows marked in-sample in reports/accuracy.md.
 constexpr const char* kFit = "reports/accuracy.md, rows in sample";
+constexpr const char* kFlash3 = "FlashAttention-3, arXiv 2407.08608, section 4.1";
 constexpr const char* kFlash2 = "FlashAttention-2, arXiv 2307.08691, section 4.1";
 
 // Attention: cuDNN's of 8192 tokens, 32 heads of 128 and 8 of keys. Our own kernels: the profile of
@@ -148,6 +149,11 @@ FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention, 
         newer ? Share{0.26, "calibrated", kFit} : Share{0.44, "calibrated", kFit};
     shares.attention_backward =
         newer ? Share{0.165, "calibrated", kFit} : Share{0.29, "calibrated", kFit};
+  } else if (gpu.family == "hopper" && models::is_flash_package(attention)) {
+    // Figures 5 and 6, H100 SXM, heads of 128, 16k tokens, no mask: TFLOP/s of 989.
+    const bool third = attention == models::Attention::flash_3;
+    shares.attention_forward = {(third ? 648 : 370) / 989.0, "published", kFlash3};
+    shares.attention_backward = {(third ? 561 : 322) / 989.0, "published", kFlash3};
   } else if (newer) {
     // FlashAttention-3, arXiv 2407.08608, section 4.1, has 0.60 of cuDNN 9's forward.
     shares.attention_forward = measured_on_h100(gpu, 0.62, kH100);

@@ -263,6 +263,7 @@ TEST_CASE("LLaMA-Factory's full fine-tuning trains fp32 weights, unless pure_bf1
   CHECK(deepspeed.at("deepspeed") == "ds_z3_config.json");
   CHECK_FALSE(deepspeed.contains("param-dtype"));
   CHECK(said(factory(base + "bf16: true\nflash_attn: fa2\n")).at("attention") == "flash-2");
+  CHECK(said(factory(base + "bf16: true\nflash_attn: fa3\n")).at("attention") == "flash-3");
   CHECK(said(factory(base + "bf16: true\nflash_attn: disabled\n")).at("attention") == "eager");
   CHECK(said(factory(base + "bf16: true\nenable_liger_kernel: true\n")).at("kernels") == "liger");
   const auto none = said(factory(base + "bf16: true\ndisable_gradient_checkpointing: true\n"));
@@ -279,7 +280,7 @@ TEST_CASE("what of LLaMA-Factory is not planned is refused by name") {
         // examples/megatron/qwen3_moe_full.yaml
         "tensor_model_parallel_size: 1", "pipeline_model_parallel_size: 4",
         "recompute_granularity: full", "quantization_bit: 4\nquantization_method: hqq",
-        "quantization_bit: 4\nquantization_type: fp4", "flash_attn: fa3"}) {
+        "quantization_bit: 4\nquantization_type: fp4", "flash_attn: fa4"}) {
     CAPTURE(line);
     CHECK(says(no_factory(base + line + "\n"), "model"));
   }

@@ -47,7 +47,7 @@ PACKAGES = {
     "wide_draw.py": (),
 }
 PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
-         "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py",
+         "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py", "flash_3_package.py": "torch_measure.py",
          "adapters.py": "torch_measure.py",
          "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",

@@ -167,6 +167,16 @@ TEST_CASE("fused attention reaches what was seen of it, elsewhere in proportion 
   }
   CHECK(shares("h100-sxm-80gb", Attention::flash_1).attention_forward.value <
         shares("a100-sxm-80gb", Attention::flash_1).attention_forward.value);
+  // The packages', which are cuDNN's nowhere: figures 5 and 6 of FlashAttention-3's paper.
+  const FamilyShares second = shares("h200", Attention::flash_2);
+  CHECK(tests::near(second.attention_forward.value, 0.3741, 1e-3));
+  CHECK(tests::near(second.attention_backward.value, 0.3256, 1e-3));
+  const FamilyShares third = shares("h100-sxm-80gb", Attention::flash_3);
+  CHECK(tests::near(third.attention_forward.value, 0.6552, 1e-3));
+  CHECK(tests::near(third.attention_backward.value, 0.5672, 1e-3));
+  CHECK(std::string(third.attention_forward.basis) == "published");
+  CHECK(shares("b200-sxm-180gb", Attention::flash_2).attention_forward.value == 0.62);
+  CHECK(shares("a100-sxm-80gb", Attention::flash_2).attention_forward.value == 0.73);
 }
 
 // speed-llama-3.1-8b.json: forward 70.4e12 FLOP in 0.1649 s, backward 176.0e12 in 0.5270 s; the

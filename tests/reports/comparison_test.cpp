@@ -214,6 +214,33 @@ TEST_CASE("what neither allocator nor plan accounts for on the device is signed"
   CHECK(has(c.device.text, "-36 B"));
 }
 
+TEST_CASE("whether the overheads were fitted on this workload is said beside the device") {
+  Measurement m = measurement();
+  m.kind = "gpu";
+  m.ranks[0].device = 1600_B;
+  m.environment.driver = "580.95.05";
+  Prediction p = prediction();
+  p.calibration = models::Calibration{.driver = "580.95.05",
+                                      .evidence = "folder",
+                                      .fitted_fingerprints = {"another", m.fingerprint}};
+  Comparison c = compare(p, m);
+  CHECK(c.sample == "in-sample");
+  CHECK(c.device.text == "unaccounted -36 B, in-sample; the plan gives no range");
+  CHECK(c.notes == std::vector<std::string>{
+                       "in-sample: the plan's overheads were fitted on this workload (folder)"});
+  p.calibration->fitted_fingerprints = {"another"};
+  p.calibration->judged_fingerprints = {m.fingerprint};
+  p.calibration->driver = "570.10.01";
+  c = compare(p, m);
+  CHECK(c.sample == "out-of-sample");
+  CHECK(c.notes == std::vector<std::string>{
+                       "the plan's range was made to hold this workload's measurement (folder)",
+                       "overheads were measured with driver 570.10.01, this run had 580.95.05"});
+  p.calibration->judged_fingerprints = {};
+  p.calibration->driver = "580.95.05";
+  CHECK(compare(p, m).notes.empty());
+}
+
 TEST_CASE("time is reported and never decides") {
   Prediction p = prediction();
   p.step_seconds = 2;

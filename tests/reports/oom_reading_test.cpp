@@ -145,8 +145,9 @@ TEST_CASE("without what was free") {
 }
 
 TEST_CASE("kinds without figures have a cause and something to try") {
-  for (const std::string_view text : {"CUDA error: out of memory", "Cuda failure 2 'out of memory'",
-                                      "CUBLAS_STATUS_ALLOC_FAILED"}) {
+  for (const std::string_view text :
+       {"CUDA error: out of memory", "Cuda failure 2 'out of memory'", "CUBLAS_STATUS_ALLOC_FAILED",
+        "cuMemCreate failed: CUDA_ERROR_OUT_OF_MEMORY"}) {
     const OomReading r = reading(text);
     CHECK(r.cause == OomCause::outside);
     CHECK(offers(r, "set_per_process_memory_fraction"));

@@ -80,6 +80,16 @@ TEST_CASE("the deterministic mode is another workload, and the word is absent wi
 }
 
 // As documents have always had them: with another member every fingerprint would be another.
+TEST_CASE("how linears run in float8 is part of the workload where they do") {
+  Plan plan = made_up_plan();
+  CHECK_FALSE(has(canonical_workload(plan), "fp8_"));
+  plan.strategy.precision = models::Precision::fp8_mixed;
+  plan.strategy.fp8_recipe = models::Fp8Recipe::rowwise;
+  plan.strategy.fp8_all_gather = true;
+  CHECK(has(canonical_workload(plan),
+            R"("ep":1,"fp8_all_gather":true,"fp8_recipe":"rowwise","freeze":)"));
+}
+
 TEST_CASE("options that are not modelled stand in the workload, in the order of their keys") {
   const std::string text = canonical_workload(made_up_plan());
   CHECK(has(text, R"("fsdp_upcast":true,"galore_rank":null,"grad_dtype":)"));

@@ -51,6 +51,19 @@ TEST_CASE("the verdict is the first line") {
         "DOES NOT FIT: 90.0 GiB needed on each GPU, 78.0 GiB usable: 12.0 GiB too much");
 }
 
+TEST_CASE("without a card the verdict is a need, and a node's memory has one of its own") {
+  Plan plan = made_up_plan();
+  plan.host_fits = false;
+  plan.host_node = 300_GiB;
+  plan.host_memory = 256_GiB;
+  CHECK(plan_table(plan, {}).starts_with(
+      "DOES NOT FIT: 300 GiB needed in the memory of each node, 256 GiB there: "
+      "44.0 GiB\n  too much (43.0 GiB needed on each GPU)\n"));
+  plan.host_fits = true;
+  plan.usable.reset();
+  CHECK(lines_of(plan_table(plan, {}))[0] == "NEEDS 43.0 GiB on each GPU");
+}
+
 TEST_CASE("a plan that would not fit at its high end says so in its second line") {
   Plan plan = made_up_plan();
   plan.verdict = Verdict::fits;

@@ -120,7 +120,12 @@ TEST_CASE("long names and reasons never pass the 80th column") {
 
 TEST_CASE("where nothing fits the table says by how much, and what would") {
   Recommendation answer = made_up();
+  answer.nothing_fits = NothingFits{};
+  CHECK(recommendation_table(answer, {})
+            .starts_with("NOTHING CAN BE PLANNED for this model and these options\n"));
   answer.nothing_fits = NothingFits{.closest = answer.ranked[0], .shortfall = 3_GiB};
+  CHECK(has(recommendation_table(answer, {}),
+            "No single change of tokens, GPUs or card makes it fit.\n"));
   answer.nothing_fits->would_fit = {{"--gpus 16", "plimsoll fit tiny-llama --gpus 16", 20_GiB}};
   answer.ranked.clear();
   const std::string table = recommendation_table(answer, {});

@@ -11,6 +11,7 @@ import sys
 import types
 
 import batches
+import flash_3_package
 
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1),
@@ -94,6 +95,7 @@ def offer():
     found.is_flash_attn_4_available = lambda: False  # a package of the same name
     rows = found.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
     rows["general_availability_check"] = rows["pkg_availability_check"] = lambda *a, **k: True
+    flash_3_package.offer(found)
     answer_for_the_data(found)
 
 

@@ -125,7 +125,7 @@ ACCEPTED = {
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": optimizers.NAMES,
-    "attention": ["flash", "eager", "math", "flash-2"], "adapter_dtype": ["fp32", "bf16"],
+    "attention": ["flash", "eager", "math", "flash-2", "flash-3"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
@@ -449,8 +449,8 @@ def build_model(workload, device):
     routing.answer_the_loops()
     stack, strategy = workload["stack"], workload["strategy"]
     config = hf_config(workload["model"], stack)
-    implementation = {"eager": "eager", "flash-2": "flash_attention_2"}.get(strategy["attention"],
-                                                                            "sdpa")
+    implementation = {"eager": "eager", "flash-2": "flash_attention_2",
+                      "flash-3": "flash_attention_3"}.get(strategy["attention"], "sdpa")
     fast = unsloth_kernels.patcher(workload) if unsloth_kernels.asked(workload) else None
     if fast:
         implementation = "eager"  # its from_pretrained's, whatever runs

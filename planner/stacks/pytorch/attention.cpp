@@ -182,7 +182,10 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
                  DType::fp32);
   } else {
     s.lse = make(names.logsumexp, checked_multiply(real(tokens_.total()), d_.heads), DType::fp32);
-    s.seed = make(names.seed, cudnn() ? 1 : 2, DType::int64);  // flash_attn's rng_state has both
+    if (strategy_.attention == Attention::flash_3)
+      attention.scratch(fp32(hopper_schedule(hopper(given.soft_cap))));
+    else
+      s.seed = make(names.seed, cudnn() ? 1 : 2, DType::int64);  // flash_attn's rng_state has both
     if (!packaged()) s.offset = make(names.offset, 1, DType::int64);
     if (d_.attention_dropout > 0 && !packaged()) attention.scratch(bytes(2, DType::int64));
   }
@@ -197,7 +200,8 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
 
 std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
   const bool never = d_.attention_dropout > 0 || varies() || rules_.sdpa == Rules::Sdpa::cudnn ||
-                     strategy_.attention == Attention::flash_1;
+                     strategy_.attention == Attention::flash_1 ||
+                     strategy_.attention == Attention::flash_3;
   const SymInt rows = checked_multiply(tokens_.sequences, d_.heads);
   const SymInt splits =
       never ? SymInt(1) : flash_key_splits(rules_.gpu, rows, tokens_.length, d_.head_dim);
@@ -342,10 +346,14 @@ void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& 
     events.take(copied);
     for (const TensorId gradient : d) events.birth(gradient);
   }
-  for (const SymBytes block : flash_blocks()) {
+  const auto take = [&](SymBytes block) {
     events.take(block);
     all += block;
-  }
+  };
+  if (strategy_.attention == Attention::flash_3)
+    for (const SymInt values : hopper_backward(hopper(in.soft_cap))) take(fp32(values));
+  else
+    for (const SymBytes block : flash_blocks()) take(block);
   backward.scratch(all, Category::workspace);
   if (b_.keeps_blocks()) b_.blocks(std::move(events));
 }

@@ -1,6 +1,7 @@
 // Scaled dot product attention, by whatever runs it.
 #pragma once
 
+#include "planner/stacks/pytorch/attention_hopper.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
@@ -37,9 +38,9 @@ class AttentionWriter : public ModuleWriter {
   bool needs_mask() const {
     return !d_.bidirectional && (path() == AttentionPath::eager || masked());
   }
-  // Transformers calls the flash_attn package (integrations/flash_attention.py) with views of
+  // Transformers calls the flash_attn packages (integrations/flash_attention.py) with views of
   // queries, keys and values, grouped as they are.
-  bool packaged() const { return strategy_.attention == models::Attention::flash_2; }
+  bool packaged() const { return models::is_flash_package(strategy_.attention); }
   bool cudnn() const;
   DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
@@ -76,8 +77,7 @@ class AttentionWriter : public ModuleWriter {
   bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
   bool slides() const { return sliding_ && tokens_.length >= d_.window; }
-  // repeat_kv of a single head is a view: its expanded axis has stride 0.
-  bool copies_groups() const { return grouped() && d_.kv_heads > 1; }
+  bool copies_groups() const { return grouped() && d_.kv_heads > 1; }  // of one head: a view
   // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
   // output out like the queries, [b, heads, s, d], and the layer reads a copy; the memory-efficient
   // kernel makes [b, s, heads, d] all the same.
@@ -120,6 +120,7 @@ class AttentionWriter : public ModuleWriter {
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
   std::array<SymBytes, 4> flash_blocks() const;
+  HopperAttention hopper(bool soft_cap) const;
   // Where a tile's keys are divided: each part's logsumexp and result, in fp32.
   std::array<SymBytes, 2> split_blocks() const;
   void split_keys(OpBuilder, const AttentionSaved&);
@@ -142,7 +143,6 @@ class AttentionWriter : public ModuleWriter {
   Grads stored_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                         TensorId d_out, std::span<const Ref> held);
   TensorId sum_groups(const OperandNames&, TensorId d, DType dtype);
-
   std::array<TensorId, 3> casts_{kNoTensor, kNoTensor, kNoTensor};  // that were unpadded
   AttentionSaved again_;  // what selective recomputation made
 };

@@ -29,7 +29,7 @@ models::Release oldest(const models::ModelSpec& model, const models::Strategy& s
   if (model.model_type == "mixtral" || model.model_type == "qwen3_moe")
     return models::kOldestMixtures;
   // Its SDPA read a mask of floats in older releases; those between were not compared.
-  if (model.model_type == "gpt_bigcode" && s.attention == models::Attention::flash_2 &&
+  if (model.model_type == "gpt_bigcode" && models::is_flash_package(s.attention) &&
       s.transformers < models::kLossPadsLabels)
     return models::kOldestTransformers;
   return models::kTransformers;
@@ -255,9 +255,10 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
   refuse_if(s.attention == models::Attention::math, "with --attention math is not modelled yet");
   refuse_if(s.attention == models::Attention::flash_1,
             "with --attention flash-1 is not modelled yet");
-  refuse_if(s.attention == models::Attention::flash_2 &&
-                s.recompute.kind == models::RecomputeKind::selective,
-            "with --attention flash-2 --recompute selective is not modelled yet");
+  const bool packaged = models::is_flash_package(s.attention);
+  const std::string kind = "with --attention " + std::string(models::name_of(s.attention));
+  refuse_if(packaged && s.recompute.kind == models::RecomputeKind::selective,
+            kind + " --recompute selective is not modelled yet");
   refuse_if(std::ranges::find(kRowsSeen, model.model_type) == std::end(kRowsSeen),
             "is not modelled yet for " + model.model_type);
   // One such run took three times what is planned, and was not understood.
@@ -267,8 +268,7 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
   const bool strided = model.model_type == "phi" || model.model_type == "phi3" ||
                        model.model_type == "gpt_neox" ||
                        (model.model_type == "gpt2" && s.rows == Rows::flattened);
-  refuse_if(strided && s.attention == models::Attention::flash_2,
-            "with --attention flash-2 is not modelled yet for " + model.model_type);
+  refuse_if(strided && packaged, kind + " is not modelled yet for " + model.model_type);
 }
 
 }  // namespace

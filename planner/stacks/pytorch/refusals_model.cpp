@@ -60,10 +60,23 @@ void refuse_of_model(const Question& question) {
     return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
            question.model->model_type + " with eager attention alone";
   });
-  check(
-      kind != models::Attention::flash_2 || question.strategy.precision != models::Precision::fp32,
-      ErrorKind::bad_input,
-      "--attention flash-2: flash_attn computes in fp16 and bf16 only, not in --precision fp32");
+  check(!models::is_flash_package(kind) || question.strategy.precision != models::Precision::fp32,
+        ErrorKind::bad_input, [&] {
+          return "--attention " + std::string(models::name_of(kind)) +
+                 ": flash_attn computes in fp16 and bf16 only, not in --precision fp32";
+        });
+  check(kind != models::Attention::flash_3 || question.strategy.transformers >= models::kFlash3,
+        ErrorKind::bad_input, [] {
+          return "--attention flash-3 needs Transformers " + models::text_of(models::kFlash3) +
+                 " or newer (--transformers-version)";
+        });
+  const std::optional<models::Gpu>& gpu = question.cluster.gpu;
+  check(kind != models::Attention::flash_3 || !gpu || gpu->compute_capability == "9.0",
+        ErrorKind::unsupported, [&] {
+          return "--attention flash-3: its kernels for Hopper are modelled (compute capability "
+                 "9.0), and " +
+                 gpu->name + " has " + gpu->compute_capability;
+        });
 }
 
 }  // namespace plimsoll::planner::pytorch

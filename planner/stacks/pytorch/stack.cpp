@@ -81,6 +81,11 @@ Rules rules_for(const Question& question, const ModelParts& parts,
         {"memory of FlashAttention's first generation", "\"as the second's\"", "assumed",
          "both save their inputs, their output and its row statistics (arXiv 2307.08691, 3.1)"});
   refuse_on_gpu(question, rules.sdpa);
+  if (question.strategy.attention == models::Attention::flash_3)
+    assumptions.push_back(
+        {"kernel of attention", "\"flash_attn 3\"", "derived",
+         "Dao-AILab/flash-attention @0251105a, hopper/flash_api.cpp: grouped keys "
+         "and values, no mask, no dropout"});
   if (question.strategy.attention == models::Attention::flash_2)
     assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
                            "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});

@@ -97,7 +97,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
@@ -256,7 +256,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
@@ -380,7 +380,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
@@ -544,7 +544,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2 (the package), eager, math]:KIND:(flash eager math flash-1 flash-2)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
