@@ -3,6 +3,7 @@
 #
 #   PLIMSOLL_NO_INSTALL=1   install nothing; name what is missing
 #   PLIMSOLL_BUILD=DIR      build there and not in build/
+#   PLIMSOLL_SETUP=WORDS    further words for `meson setup`
 
 build=${PLIMSOLL_BUILD:-$root/build}
 
@@ -125,7 +126,7 @@ build() {
   exec 9>"$build/.lock"
   if command -v flock >/dev/null; then flock 9; fi
   touch "$build/.building.$$"
-  [ -f "$build/build.ninja" ] || quietly "meson setup" meson setup "$build" "$root"
+  [ -f "$build/build.ninja" ] || quietly "meson setup" meson setup "$build" "$root" ${PLIMSOLL_SETUP-}
   rm -f "$build/.failed.$$"
   run_ninja "$@" </dev/null | watched >"$build/last.log"
   [ ! -e "$build/.failed.$$" ] || give_up "the build"
