@@ -52,6 +52,20 @@ TEST_CASE("a pickle's values are read, and what it refers to twice stands once")
   CHECK(pickle.kind(items[4]) == Pickle::Kind::none);
 }
 
+// Protocol 2 numbers what it refers to, and may give a number again.
+TEST_CASE("what is remembered last under a number is what it refers to") {
+  const std::string text =
+      "\x80\x04}(\x8c\x01"
+      "a](K\x05q\x00K\x06q\x00h\x00"
+      "eu."s;
+  const Pickle pickle = read_pickle(text, "s.pickle");
+  const auto items = pickle.items(*pickle.find(pickle.root(), "a"));
+  REQUIRE(items.size() == 3);
+  CHECK(pickle.integer(items[0]) == 5);
+  CHECK(pickle.integer(items[1]) == 6);
+  CHECK(pickle.integer(items[2]) == 6);
+}
+
 TEST_CASE("integers of any length are read, beyond 64 bits as the nearest that there is") {
   const auto integer = [](const std::string& bytes) {
     const std::string text = "\x80\x02\x8a"s + static_cast<char>(bytes.size()) + bytes + ".";
@@ -119,6 +133,23 @@ TEST_CASE("what the allocator held follows from the end, backwards and forwards 
   CHECK_THROWS_AS(history_of(snapshot), Error);
 }
 
+TEST_CASE("an expandable segment comes and goes in parts") {
+  const std::int64_t at = 0x200000, mib = 1 << 20;
+  MemorySnapshot snapshot;
+  snapshot.source = "s.pickle";
+  snapshot.stacks.emplace_back();
+  // 4 MiB, mapped at once, are two ranges at the end; 1 MiB behind them came later.
+  snapshot.segments.push_back({at, 2_MiB, false, true, {}});
+  snapshot.segments.push_back({at + 2 * mib, 3_MiB, false, true, {}});
+  snapshot.events = {{kSegment, at, 4_MiB, 0}, {kSegment, at + 4 * mib, 1_MiB, 0}};
+  const AllocationHistory history = history_of(snapshot);
+  CHECK(history.reserved_before == Bytes(0));
+  CHECK(history.reserved == std::vector{4_MiB, 5_MiB});
+  snapshot.segments[1] = {at + 3 * mib, 2_MiB, false, true, {}};  // a gap where 4 MiB were mapped
+  CHECK_THROWS_WITH_AS((void)history_of(snapshot), doctest::Contains("a segment that is not there"),
+                       Error);
+}
+
 TEST_CASE("the last whole step is found between what is allocated before and after it") {
   // Three steps of 4, 2 and 2 KiB, the second larger by a tensor of 1 KiB; 8 KiB stay.
   AllocationHistory history;
@@ -164,6 +195,18 @@ TEST_CASE("of equal sizes those that live at the same time are one") {
   CHECK(pairs == std::vector<std::pair<std::size_t, std::size_t>>{
                      {0, 0}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}});
   CHECK(joined.scratch == std::vector<std::size_t>{6});  // of one op
+}
+
+// More than a table of 2^24 cells would hold; the extra one is born long before the step's others.
+TEST_CASE("of too many that are as large each takes the next that is near") {
+  constexpr std::int64_t kMany = 5000;
+  std::vector<Life> planned, measured{{512, 0, 1}};
+  for (std::int64_t i = 0; i < kMany; ++i) planned.push_back({512, 3 * kMany + i, 4 * kMany + i});
+  for (std::int64_t i = 0; i < kMany; ++i) measured.push_back({512, 3 * kMany + i, 4 * kMany + i});
+  const JoinedLives joined = join_lives(planned, measured, 5 * kMany, 0, 5 * kMany);
+  REQUIRE(joined.pairs.size() == kMany);
+  CHECK(std::ranges::all_of(joined.pairs,
+                            [](const auto& pair) { return pair.second == pair.first + 1; }));
 }
 
 // One planned at op 20 of 100; two measured, of which the nearer is of another phase: a tenth of
