@@ -57,7 +57,7 @@ Cost cost_of(const GpuRates& gpu, const Gemm& gemm) {
 }
 
 Cost cost_of(const GpuRates& gpu, const Execution& e, const FusedAttention& attention) {
-  const AttentionRates& rates = e.first_attention ? gpu.flash_1 : gpu.flash;
+  const AttentionRates& rates = gpu.of(e.attention);
   const auto& rate = attention.backward ? rates.backward : rates.forward;
   return {attention.flops / rate[rate_index(attention.dtype)], 0, 0};
 }
@@ -82,7 +82,7 @@ Execution execution_of(const models::Strategy& s) {
   e.fused = stack.own_kernels ||
             s.compile != models::Compile::no;  // other stacks' ops say what is one kernel
   e.compiled = s.compile != models::Compile::no;
-  e.first_attention = s.attention == models::Attention::flash_1;
+  e.attention = s.attention;
   e.launch = launch_seconds(s).value;
   return e;
 }

@@ -34,7 +34,7 @@ struct Execution {
   DType compute = DType::bf16;  // of GEMMs
   bool fused = false;  // one kernel for a row-wise operation, where eager has one for each step
   bool compiled = false;  // casts are no kernels of their own
-  bool first_attention = false;  // FlashAttention's first generation
+  models::Attention attention = models::Attention::flash;
   double launch = 0;  // seconds of the host for one kernel
 };
 Execution execution_of(const models::Strategy& strategy);

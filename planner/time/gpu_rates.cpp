@@ -216,7 +216,6 @@ double waiting(double gpus, double nodes) {
 
 GpuRates gpu_rates(const models::Gpu& gpu, Kernels kernels) {
   const FamilyShares shares = family_shares(gpu, models::Attention::flash, kernels);
-  const FamilyShares first = family_shares(gpu, models::Attention::flash_1, kernels);
   GpuRates rates;
   rates.peaks = {gpu.fp32_flops.value_or(0), gpu.bf16_flops.value_or(0), gpu.fp16_flops.value_or(0),
                  gpu.fp8_flops.value_or(0)};
@@ -224,11 +223,14 @@ GpuRates gpu_rates(const models::Gpu& gpu, Kernels kernels) {
   for (std::size_t i = 0; i < rates.peaks.size(); ++i) {
     const double share = i == 0 ? shares.fp32.value : shares.gemms.value * shares.kept.value;
     rates.gemms[i] = share * rates.peaks[i];
-    if (i >= rates.flash.forward.size()) continue;
-    rates.flash.forward[i] = shares.attention_forward.value * rates.peaks[i];
-    rates.flash.backward[i] = shares.attention_backward.value * rates.peaks[i];
-    rates.flash_1.forward[i] = first.attention_forward.value * rates.peaks[i];
-    rates.flash_1.backward[i] = first.attention_backward.value * rates.peaks[i];
+  }
+  for (std::size_t kind = 0; kind < rates.attention.size(); ++kind) {
+    const FamilyShares of = family_shares(gpu, static_cast<models::Attention>(kind), kernels);
+    AttentionRates& fused = rates.attention[kind];
+    for (std::size_t i = 0; i < fused.forward.size(); ++i) {
+      fused.forward[i] = of.attention_forward.value * rates.peaks[i];
+      fused.backward[i] = of.attention_backward.value * rates.peaks[i];
+    }
   }
   rates.memory = shares.memory.value * gpu.memory_bandwidth;
   rates.unaligned = shares.unaligned.value;

@@ -5,6 +5,7 @@
 
 #include "models/base/dtype.h"
 #include "models/cluster_spec.h"
+#include "models/run_names.h"
 #include "models/run_spec.h"
 
 namespace plimsoll::planner {
@@ -29,7 +30,7 @@ struct FamilyShares {
 };
 // Whose kernels: PyTorch's (and its libraries'), or our own runtime's.
 enum class Kernels : std::uint8_t { torch, own };
-// `attention`: whether fused attention is of the first generation.
+// `attention`: whose fused kernels; eager and math have none and get PyTorch's.
 FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention,
                            Kernels kernels = Kernels::torch);
 
@@ -38,10 +39,16 @@ struct AttentionRates {
   std::array<double, 3> forward{}, backward{};
 };
 
+// By models::Attention: PyTorch's own, its first generation, the packages'.
+using RatesOfAttention = std::array<AttentionRates, models::kNamesOf<models::Attention>.size()>;
+
 struct GpuRates {
   // FLOP/s in fp32 (PyTorch's default: no TF32), bf16, fp16, fp8; 0: the GPU has no such units.
   std::array<double, 4> peaks{}, gemms{};
-  AttentionRates flash, flash_1;
+  RatesOfAttention attention{};
+  const AttentionRates& of(models::Attention kind) const {
+    return attention[static_cast<std::size_t>(kind)];
+  }
   double memory = 0;  // bytes/s of streaming kernels
   double unaligned = 1;  // FamilyShares::unaligned
   double multiprocessors = 1;

@@ -36,7 +36,7 @@ struct Asked {
 
 // Adapters alone are trained and nothing is recomputed: the loss is the peak, beside what all
 // layers saved.
-Bytes peak(const Asked& asked) {
+auto answer(const Asked& asked) {
   const models::ModelSpec model = models::catalog_model("llama-3.1-8b");
   planner::Question question;
   question.model = &model;
@@ -47,7 +47,11 @@ Bytes peak(const Asked& asked) {
   question.batch = {.seq_len = 1024};
   question.cluster.gpu = models::find_gpu(asked.gpu);
   question.remedies = false;
-  return planner::plan(question).peak;
+  return planner::plan(question);
+}
+
+Bytes peak(const Asked& asked) {
+  return answer(asked).peak;
 }
 
 }  // namespace
@@ -142,6 +146,16 @@ TEST_CASE("flash-3: how tiles are scheduled") {
 TEST_CASE("flash-3 keeps no state of a random generator") {
   const std::int64_t layers = 32, block = 512;  // of two numbers of 8 bytes
   CHECK(peak({.attention = Attention::flash_2}) - peak({}) == Bytes(layers * block));
+}
+
+TEST_CASE("on Hopper each package has its own speed") {
+  const auto seconds = [](Attention attention, const char* gpu) {
+    return answer({.attention = attention, .gpu = gpu}).time.step_seconds.value();
+  };
+  const char* h100 = "h100-sxm-80gb";
+  CHECK(seconds(Attention::flash_3, h100) < seconds(Attention::flash, h100));
+  CHECK(seconds(Attention::flash, h100) < seconds(Attention::flash_2, h100));
+  CHECK(seconds(Attention::flash, "a100-sxm-80gb") == seconds(Attention::flash_2, "a100-sxm-80gb"));
 }
 
 TEST_CASE("flash-3 is refused where it does not run, and where it was not looked at") {

@@ -186,8 +186,8 @@ TEST_CASE("our own kernels have the rates that were measured on an H100, others 
   const models::Gpu gpu = models::find_gpu("h100-sxm-80gb");
   const planner::GpuRates own = planner::gpu_rates(gpu, planner::Kernels::own);
   CHECK(tests::near(own.gemms[1], 0.98 * 768.4e12, 0.01));
-  CHECK(tests::near(own.flash.forward[1], 70.4e12 / 0.1649, 0.01));
-  CHECK(tests::near(own.flash.backward[1], 176.0e12 / 0.5270, 0.01));
+  CHECK(tests::near(own.of(Attention::flash).forward[1], 70.4e12 / 0.1649, 0.01));
+  CHECK(tests::near(own.of(Attention::flash).backward[1], 176.0e12 / 0.5270, 0.01));
   CHECK(own.unaligned == 1);  // its operands are padded
   const planner::GpuRates torch = planner::gpu_rates(gpu);
   CHECK(tests::near(torch.unaligned * torch.gemms[1], 120e12, 0.01));
@@ -208,9 +208,11 @@ TEST_CASE("rates are by dtype; of a unit that is not there they are nothing") {
   CHECK(tests::near(h100.gemms[0], 0.93 * 66.9e12, 1e-12));  // no share of power
   CHECK(tests::near(h100.gemms[1], 0.803 * 0.72 * 989.4e12, 1e-12));
   CHECK(h100.gemms[2] == h100.gemms[1]);
-  CHECK(tests::near(h100.flash.forward[1], 0.62 * 989.4e12, 1e-12));
-  CHECK(tests::near(h100.flash.backward[2], 0.51 * 989.4e12, 1e-12));
-  CHECK(h100.flash_1.forward[1] < h100.flash.forward[1]);
+  CHECK(tests::near(h100.of(Attention::flash).forward[1], 0.62 * 989.4e12, 1e-12));
+  CHECK(tests::near(h100.of(Attention::flash).backward[2], 0.51 * 989.4e12, 1e-12));
+  CHECK(tests::near(h100.of(Attention::flash_3).forward[1], 648e12 * 989.4 / 989, 1e-9));
+  CHECK(tests::near(h100.of(Attention::flash_2).backward[1], 322e12 * 989.4 / 989, 1e-9));
+  CHECK(h100.of(Attention::flash_1).forward[1] < h100.of(Attention::flash).forward[1]);
   CHECK(h100.multiprocessors == 132);
 }
 
