@@ -292,6 +292,9 @@ class Reader {
     if (zero.has("overlap_comm") && !is_auto(zero, "overlap_comm"))
       say("overlap-comm", zero.flag("overlap_comm", false) ? "yes" : "no",
           "zero_optimization.overlap_comm");
+    // engine.py, _configure_zero_optimizer: stage3.py does not take it.
+    if (flag(zero, "round_robin_gradients", false) && stage != 0 && stage != 3)
+      say("round-robin-gradients", "yes", "zero_optimization.round_robin_gradients");
     offload(zero);
     refuse_zero(zero);
   }
@@ -336,9 +339,6 @@ class Reader {
           "zero_quantized_nontrainable_weights", "zero_quantized_gradients",
           "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential", "legacy_stage1"})
       refuse(key, false);
-    // engine.py, _configure_zero_optimizer: stage3.py does not take it.
-    if (const auto stage = whole(zero, "stage"); stage != 0 && stage != 3)
-      refuse("round_robin_gradients", false);
     for (const char* key : {"contiguous_gradients", "reduce_scatter",
                             "use_multi_rank_bucket_allreduce", "memory_efficient_linear"})
       refuse(key, true);

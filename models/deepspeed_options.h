@@ -14,6 +14,7 @@ struct DeepSpeedOptions {
   std::optional<bool> overlap_comm;  // absent: stage 3 only
   bool contiguous_gradients = true;
   bool reduce_scatter = true;
+  bool round_robin_gradients = false;  // stages 1 and 2
   std::int64_t sub_group_size = 1'000'000'000;
   std::int64_t prefetch_bucket_size = 50'000'000;
   std::int64_t param_persistence_threshold = 100'000;

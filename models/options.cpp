@@ -132,6 +132,10 @@ constexpr Option kPlanOptions[] = {
     Option{"overlap-comm", "YES|NO", "Data parallel", "deepspeed: two buckets (yes with --zero 3)"}
         .of_step_at("stack/deepspeed/overlap_comm")
         .fixing("stack"),
+    Option{"round-robin-gradients", "YES|NO", "Data parallel",
+           "deepspeed --zero 1, 2: ranks own parameters in turn (no)"}
+        .of_step_at("stack/deepspeed/round_robin_gradients")
+        .fixing("stack", "zero"),
     of_a_step("sub-group-size", "N", "Data parallel",
               "deepspeed --zero 3: elements of one step (1e9)", "stack/deepspeed/sub_group_size"),
     of_a_step("stage3-prefetch-bucket-size", "N", "Data parallel", "deepspeed (5e7)",

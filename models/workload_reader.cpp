@@ -125,6 +125,7 @@ DeepSpeedOptions deepspeed_options(const Config& from) {
   if (from.has("overlap_comm")) out.overlap_comm = from.flag("overlap_comm", false);
   out.contiguous_gradients = from.flag("contiguous_gradients", true);
   out.reduce_scatter = from.flag("reduce_scatter", true);
+  out.round_robin_gradients = from.flag("round_robin_gradients", false);
   size("sub_group_size", out.sub_group_size);
   size("stage3_prefetch_bucket_size", out.prefetch_bucket_size);
   size("stage3_param_persistence_threshold", out.param_persistence_threshold);

@@ -121,6 +121,7 @@ void write_zero(JsonWriter& json, const Strategy& s) {
   json.member("reduce_scatter", o.reduce_scatter);
   json.member("reduce_bucket_size", o.reduce_bucket_size);
   if (stage < 3) json.member("allgather_bucket_size", o.allgather_bucket_size);
+  if (o.round_robin_gradients) json.member("round_robin_gradients", true);
   if (stage == 3) {
     json.member("sub_group_size", o.sub_group_size);
     json.member("stage3_prefetch_bucket_size", o.prefetch_bucket_size);

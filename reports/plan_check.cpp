@@ -267,6 +267,22 @@ void check_ops(const CheckedDocument& document) {
   document.expect("peak_bytes", plan["peak_bytes"], highest, "the highest of timeline[]");
 }
 
+void check_savings(const CheckedDocument& document) {
+  const json& plan = document.root();
+  if (!plan.contains("savings")) return;
+  const json& savings = plan["savings"];
+  for (std::size_t i = 0; i < savings.size(); ++i) {
+    const json& saving = savings[i];
+    for (const std::string part : {"peak_bytes", "device_bytes"}) {
+      if (saving[part].is_null()) continue;
+      const std::int64_t more = whole(saving[part]) - whole(plan[part]);
+      document.expect(at("savings", i, "saves_" + part), saving["saves_" + part],
+                      saving["used"].get<bool>() ? more : -more,
+                      "its " + part + " against the plan's");
+    }
+  }
+}
+
 // All but the step: apart, because a comparison says better which tensor was altered.
 void check_figures(const CheckedDocument& document, const std::string& source) {
   const json& plan = document.root();
@@ -297,6 +313,7 @@ void check_figures(const CheckedDocument& document, const std::string& source) {
   check_verdict(document);
   check_ranks(document);
   check_time(document);
+  check_savings(document);
 }
 
 void check_step(const CheckedDocument& document, const std::string& source) {

@@ -2,6 +2,7 @@
 
 #include "reports/data_set.h"
 #include "reports/gpu_json.h"
+#include "reports/savings_json.h"
 #include "reports/workload_json.h"
 
 namespace plimsoll::reports {
@@ -296,6 +297,7 @@ void write_advice(JsonWriter& json, const Plan& plan) {
   json.end_array();
   json.key("remedies");
   write_remedies(json, plan.remedies);
+  write_savings(json, plan);
   json.key("assumptions");
   json.begin_array();
   for (const Assumption& assumption : plan.assumptions) {

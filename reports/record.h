@@ -68,6 +68,22 @@ struct Remedy {
   std::string concession;  // what is given up for it, where the option does not say it; or ""
 };
 
+// A technique that a plan uses, and the same workload planned without it; or one that it does not
+// use, and the workload planned with it.
+struct Saving {
+  bool used = false;
+  std::string option;  // that asks for it: "--zero 3"
+  std::string instead;  // used: what was planned in its place: "--zero 0"
+  std::string concession;  // not used: what it asks of the user beside the option, or ""
+  struct Planned {
+    Bytes peak, device;  // so
+    Bytes saves_peak, saves_device;  // negative: the technique costs memory here
+    bool fits = false;
+  };
+  std::optional<Planned> planned;
+  std::string refusal;  // used: why it cannot be planned without it
+};
+
 struct Time {
   std::optional<double> step_seconds, compute_seconds, exposed_communication_seconds,
       pipeline_bubble_seconds, optimizer_seconds, tokens_per_second, tokens_per_second_per_gpu, mfu,
@@ -118,6 +134,7 @@ struct Plan {
   std::vector<TimelinePoint> timeline;
   std::vector<TensorLine> tensors;
   std::vector<Remedy> remedies;
+  std::vector<Saving> savings;  // only where they were asked for
   std::vector<std::string> advice;
   std::vector<Assumption> assumptions;
 };

@@ -83,6 +83,7 @@ void write_deepspeed(JsonWriter& json, const Strategy& s) {
   json.member("overlap_comm", o.overlap_comm.value_or(s.data.zero == 3));
   json.member("reduce_bucket_size", o.reduce_bucket_size);
   json.member("reduce_scatter", o.reduce_scatter);
+  if (o.round_robin_gradients) json.member("round_robin_gradients", true);
   json.member("stage3_max_live_parameters", o.max_live_parameters);
   json.member("stage3_max_reuse_distance", o.max_reuse_distance);
   json.member("stage3_model_persistence_threshold", o.model_persistence_threshold);

@@ -163,27 +163,6 @@ void tensors(const Json& plan, int level, Html& html) {
   html.raw(table.take());
 }
 
-void remedies(const Json& plan, int level, Html& html) {
-  const auto found = plan.find("remedies");
-  const auto usable = bytes(plan, "usable_bytes");
-  if (found == plan.end() || found->empty() || !usable) return;
-  html.heading(level, "What would help, cheapest first");
-  const double whole = std::max(number(plan, "device_bytes").value_or(0), usable->real());
-  Table table("The red mark is the usable memory.",
-              {text_cell("change"), number_cell("saves"), number_cell("needed then"), text_cell(""),
-               text_cell("")});
-  for (const Json& remedy : *found) {
-    const bool fits = remedy.value("fits", false);
-    const double left = *number(remedy, "device_bytes");
-    table.row({{"<code>" + xml_escaped(text(remedy, "option")) + "</code>"},
-               bytes_cell(*bytes(remedy, "saves_bytes")),
-               bytes_cell(*bytes(remedy, "device_bytes")),
-               {bar_html({{left, fits ? "var(--good)" : "var(--bar)", ""}}, whole, usable->real())},
-               {fits ? "<span class=\"verdict fits\">fits</span>" : ""}});
-  }
-  html.raw(table.take());
-}
-
 void time(const Json& plan, int level, Html& html) {
   const Json& time = plan.at("time");
   const auto step = number(time, "step_seconds");
@@ -267,6 +246,7 @@ void plan_sections(const Json& plan, int level, Html& html) {
   html.heading(level, "Where it goes");
   at_peak(plan, html);
   device(plan, html);
+  savings(plan, level, html);
   remedies(plan, level, html);
   ranks(plan, level, html);
   tensors(plan, level, html);

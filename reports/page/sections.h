@@ -22,6 +22,9 @@ void gpus_page(const Json& document, Html& html);
 
 // The sections of a plan below its title: `level` of their headings.
 void plan_sections(const Json& plan, int level, Html& html);
+// What would make a plan fit; what each technique saves.
+void remedies(const Json& plan, int level, Html& html);
+void savings(const Json& plan, int level, Html& html);
 // "pytorch FSDP2 full shard, LoRA rank 16".
 std::string strategy_text(const Json& plan);
 // The verdict in one line, with its colour.

@@ -128,13 +128,17 @@ TEST_CASE("features whose memory is not planned are refused by name") {
         R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
         R"({"zero_optimization": {"zero_quantized_gradients": true}})",
         R"({"zero_optimization": {"contiguous_gradients": false}})",
-        R"({"zero_optimization": {"round_robin_gradients": true}})",
         R"({"communication_data_type": "fp32"})", R"({"torch_autocast": {"enabled": true}})",
         R"({"optimizer": {"type": "OneBitAdam"}})"})
     CHECK(refusal(text, ErrorKind::unsupported) != "accepted");
   // Of the flat buffer of stages 1 and 2: LLaMA-Factory's ds_z0_config.json has it, too.
-  CHECK(settings(R"({"zero_optimization": {"stage": 0, "round_robin_gradients": true}})")
-            .at("zero") == "0");
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    const auto read = settings(std::string(R"({"zero_optimization": {"stage": )") + stage +
+                               R"(, "round_robin_gradients": true}})");
+    CHECK(read.at("zero") == stage);
+    const bool flat = stage == std::string("1") || stage == std::string("2");
+    CHECK(read.contains("round-robin-gradients") == flat);
+  }
   CHECK(refusal(R"({"zero_optimization": {"offload_param": {"device": "none"}}})",
                 ErrorKind::unsupported) == "accepted");
 }

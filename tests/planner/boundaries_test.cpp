@@ -87,13 +87,71 @@ TEST_CASE(
   CHECK(padded.pieces == 5);
 }
 
-TEST_CASE("a stretch that ends where a partition ends has one owner") {
+TEST_CASE("parameters up to where a partition ends have one owner") {
   const FlatLayout layout = Asked(Stack::deepspeed, 2, 3).layout();
-  CHECK(layout.one_owner(0, 336));
-  CHECK_FALSE(layout.one_owner(0, 337));
-  CHECK_FALSE(layout.one_owner(335, 337));
-  CHECK(layout.one_owner(336, 672));
-  CHECK_FALSE(layout.one_owner(336, 673));
+  const auto one_owner = [&](std::int64_t begin, std::int64_t end) {
+    planner::deepspeed::Together together(layout, 0);
+    together.add(begin, end - begin);
+    return together.one_owner();
+  };
+  CHECK(one_owner(0, 336));
+  CHECK_FALSE(one_owner(0, 337));
+  CHECK_FALSE(one_owner(335, 337));
+  CHECK(one_owner(336, 672));
+  CHECK_FALSE(one_owner(336, 673));
+  // Of the middle rank: what lies before and behind its own is nobody else's alone.
+  planner::deepspeed::Together middle(layout, 1);
+  CHECK(middle.one_owner());  // of none
+  middle.add(0, 336);
+  CHECK(middle.one_owner());
+  CHECK_FALSE(middle.owns_some());
+  middle.add(672, 8);
+  CHECK_FALSE(middle.one_owner());
+  CHECK_FALSE(middle.owns_some());
+  CHECK(middle.inside(300, 400) == 336);
+  CHECK(middle.inside(600, 100) == 72);
+  middle.add(600, 100);
+  CHECK(middle.owns_some());
+  middle.clear();
+  CHECK(middle.one_owner());
+  CHECK_FALSE(middle.owns_some());
+}
+
+// Sixteen parameters, as they are registered: 88 32 8 8 192 24 64 8 8 8 256 32 256 8 8 8. Dealt to
+// three ranks: 0, 3, 6, 9, 12, 15 (88 + 8 + 64 + 8 + 256 + 8 = 432), then 1, 4, 7, 10, 13 (32 + 192
+// + 8 + 256 + 8 = 496), then 2, 5, 8, 11, 14 (8 + 24 + 8 + 32 + 8 = 80). Partitions of 336 cut them
+// at 336 (parameter 12 lies at 168 … 424) and 672 (parameter 10 at 664 … 920).
+TEST_CASE("with round_robin_gradients parameters are dealt to the ranks in turn") {
+  Asked asked(Stack::deepspeed, 2, 3);
+  asked.question.strategy.data.deepspeed.round_robin_gradients = true;
+  const FlatLayout layout = asked.layout();
+  CHECK(layout.partition() == 336);
+  const std::vector<std::int64_t> begins{0,   432, 928, 88,  464, 936, 96,   656,
+                                         960, 160, 664, 968, 168, 920, 1000, 424};
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    CAPTURE(i);
+    CHECK(layout.begin_of(static_cast<std::int64_t>(i), -1) == begins[i]);
+  }
+  const FlatLayout::Share first = layout.share(0), middle = layout.share(1), last = layout.share(2);
+  CHECK(first.whole == 88 + 8 + 64 + 8 + 256);
+  CHECK(first.largest == 336 - 168);
+  CHECK(first.pieces == 5);
+  CHECK(first.last == 12);
+  CHECK(middle.whole == 256 + 8 + 32 + 192 + 8 + 256);
+  CHECK(middle.largest == 192);
+  CHECK(middle.pieces == 6);
+  CHECK(middle.last == 15);
+  CHECK(last.whole == 256 + 8 + 8 + 24 + 8 + 32 + 8);
+  CHECK(last.largest == 920 - 672);
+  CHECK(last.pieces == 7);
+  CHECK(last.last == 14);
+  CHECK(layout.parameters_of(2) == std::vector<std::int64_t>{8, 24, 8, 256, 32, 8, 8});
+  // Of one rank, and of ZeRO-3, nothing is dealt anew.
+  Asked alone(Stack::deepspeed, 2, 1), sharded(Stack::deepspeed, 3, 3);
+  alone.question.strategy.data.deepspeed.round_robin_gradients = true;
+  sharded.question.strategy.data.deepspeed.round_robin_gradients = true;
+  CHECK(alone.layout().begin_of(3, -1) == 88 + 32 + 8);
+  CHECK_FALSE(sharded.layout().deals());
 }
 
 // parameter_offload.py, mark_persistent_parameters: numel <= param_threshold is small, and is left

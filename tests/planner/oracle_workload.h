@@ -102,6 +102,7 @@ inline models::DeepSpeedOptions deepspeed_options_of(const json& stack) {
   size("stage3_max_live_parameters", out.max_live_parameters);
   size("stage3_max_reuse_distance", out.max_reuse_distance);
   if (given.contains("overlap_comm")) out.overlap_comm = given["overlap_comm"].get<bool>();
+  out.round_robin_gradients = given.value("round_robin_gradients", false);
   return out;
 }
 

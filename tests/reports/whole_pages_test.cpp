@@ -146,6 +146,54 @@ TEST_CASE("the page of a plan, from the first element to the last") {
         }) == kPlanPage);
 }
 
+// Of 78 GiB that are usable and 100 that would be needed without sharding: 43 are 43 %, the other
+// 57 what it saves; the mark is at 78 %. Of what is not used, one saves 3 of the 43, one less than
+// half a per cent.
+TEST_CASE("the page says what each technique saves, what costs, and what cannot be planned") {
+  Plan plan = made_up_plan();
+  plan.fingerprint.clear();
+  plan.savings = {
+      {.used = true,
+       .option = "--zero 3",
+       .instead = "--zero 0",
+       .planned = Saving::Planned{90_GiB, 100_GiB, 50_GiB, 57_GiB, false}},
+      {.used = true,
+       .option = "--quantize nf4",
+       .instead = "a base in 16 bits",
+       .planned = Saving::Planned{39_GiB, 42_GiB, Bytes(0) - 1_GiB, Bytes(0) - 1_GiB, true}},
+      {.used = true,
+       .option = "--attention flash",
+       .instead = "--attention eager",
+       .refusal = "<not> modelled"},
+      {.option = "--loss chunked",
+       .concession = "a word",
+       .planned = Saving::Planned{38_GiB, 40_GiB, 2_GiB, 3_GiB, true}},
+      {.option = "--zero 4", .planned = Saving::Planned{40_GiB, 43_GiB, 0_B, 0_B, true}}};
+  std::string found =
+      body([&](JsonWriter& json) { write_plan(json, plan, {.version = "1", .commit = "abc"}); });
+  found = found.substr(found.find("<h2>What each"));
+  found = found.substr(0, found.find("\n<h2>The largest"));
+  CHECK(found == R"--(<h2>What each technique saves</h2>
+<p class="faint">Device memory: the same workload was planned again without each, all else as it is, so they do not add up. The red mark is what is usable.</p>
+<div class="wide" tabindex="0">
+<table><thead>
+<tr><th scope="col">technique</th><th class="n" scope="col">saves</th><th scope="col"></th><th class="n" scope="col">peak without</th><th class="n" scope="col">device without</th><th scope="col"></th></tr></thead>
+<tbody>
+<tr><td class="w"><span class="what"><code>--zero 3</code><br><small>without it: --zero 0</small></span></td><td class="n"><data value="61203283968" title="61203283968 bytes">57.0 GiB</data></td><td class="w"><span class="bar"><i style="width:43.00%;background:var(--bar)" title=""></i><i style="width:57.00%;background:var(--saved)" title="saved"></i><b style="left:78.00%"></b></span></td><td class="n"><data value="96636764160" title="96636764160 bytes">90.0 GiB</data></td><td class="n"><data value="107374182400" title="107374182400 bytes">100 GiB</data></td><td class="w"><span class="verdict not">would not fit</span></td></tr>
+<tr><td class="w"><span class="what"><code>--quantize nf4</code><br><small>without it: a base in 16 bits</small></span></td><td class="n">costs <data value="1073741824" title="1073741824 bytes">1.00 GiB</data></td><td class="w"><span class="bar"><i style="width:42.00%;background:var(--bar)" title=""></i><b style="left:78.00%"></b></span></td><td class="n"><data value="41875931136" title="41875931136 bytes">39.0 GiB</data></td><td class="n"><data value="45097156608" title="45097156608 bytes">42.0 GiB</data></td><td class="w"></td></tr>
+<tr><td class="w"><span class="what"><code>--attention flash</code><br><small>without it: --attention eager</small></span></td><td class="w"></td><td class="w">not planned: &lt;not&gt; modelled</td><td class="w"></td><td class="w"></td><td class="w"></td></tr>
+</tbody></table></div>
+<h2>What would save more, with the same result</h2>
+<p class="faint">Planned again with each. Model, batch and what is computed stay as they are; time may not.</p>
+<div class="wide" tabindex="0">
+<table><thead>
+<tr><th scope="col">option</th><th class="n" scope="col">saves</th><th scope="col"></th><th class="n" scope="col">peak then</th><th class="n" scope="col">device then</th><th scope="col"></th></tr></thead>
+<tbody>
+<tr><td class="w"><span class="what"><code>--loss chunked</code><br><small>a word</small></span></td><td class="n"><data value="3221225472" title="3221225472 bytes">3.00 GiB</data></td><td class="w"><span class="bar"><i style="width:51.28%;background:var(--bar)" title=""></i><i style="width:3.85%;background:var(--saved)" title="saved"></i></span></td><td class="n"><data value="40802189312" title="40802189312 bytes">38.0 GiB</data></td><td class="n"><data value="42949672960" title="42949672960 bytes">40.0 GiB</data></td><td class="w"></td></tr>
+</tbody></table></div>
+<p class="faint">Would save nothing here: --zero 4.</p>)--");
+}
+
 // The least memory at half the width / 1.02: 80 + 840 / 2 / 1.02 = 491.8; the fastest at 16 + 260
 // (1 - 1 / 1.05) = 28.4. A plan whose speed nobody knows has no place in the picture.
 TEST_CASE("the page of a recommendation, from the first element to the last") {

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "planner/techniques.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/request.h"
 
@@ -117,4 +118,55 @@ TEST_CASE("each remedy, given in place of the same options, needs what it promis
   }
   CHECK(asked > 150);
   CHECK(together > 20);
+}
+
+// What is planned without a technique is what the command line plans with the other option in its
+// place; and with a technique, what it plans with that.
+TEST_CASE("each saving, asked for on the command line, needs what it says") {
+  int used = 0, unused = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    Drawing drawing{std::mt19937(seed)};
+    const std::string model = drawing.one_of({"llama-3.2-3b", "qwen2.5-1.5b", "gpt2"});
+    Given given = drawing.options();
+    std::erase_if(given, [&](auto& o) { return model == "gpt2" && o.first == "seq-len"; });
+    if (given.size() > 3 && drawing.random() % 3 == 0) given.emplace_back("optimizer", "adam8bit");
+    std::vector<std::string> words{"fit", model};
+    for (const auto& [name, value] : given) words.push_back("--" + name + "=" + value);
+    std::string line;
+    for (const std::string& word : words) line += word + " ";
+    CAPTURE(line);
+    std::vector<reports::Saving> savings;
+    reports::Plan before;
+    try {
+      const CommandLine command = parse_command_line(words, "");
+      Sources sources;
+      const Request request = request_from(command.argument, command.options, sources);
+      before = planner::plan(request.question);
+      savings = planner::savings_of(
+          request.question, before, planner::techniques_of(request.question),
+          [](const planner::Question& question) { return planner::plan(question); }, [] {});
+    } catch (const Error&) {
+      continue;  // refused, which other tests look at
+    }
+    for (const reports::Saving& one : savings) {
+      const std::string asked = one.used ? one.instead : one.option;
+      // Whose other place no option names, or that changes what was given beside it.
+      if (!one.planned || !asked.starts_with("--") || asked.find(',') != std::string::npos)
+        continue;
+      if (one.used && (asked == "--zero 0" || asked.starts_with("--micro-batch") ||
+                       asked == "--precision fp32"))
+        continue;
+      CAPTURE(one.option);
+      CAPTURE(asked);
+      const reports::Plan after = plan(model, with(given, asked), false);
+      CHECK(after.peak == one.planned->peak);
+      CHECK(after.device == one.planned->device);
+      CHECK(after.fits == one.planned->fits);
+      const Bytes more = after.peak - before.peak;
+      CHECK(one.planned->saves_peak == (one.used ? more : Bytes(0) - more));
+      ++(one.used ? used : unused);
+    }
+  }
+  CHECK(used > 40);
+  CHECK(unused > 80);
 }

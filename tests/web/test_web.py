@@ -19,6 +19,8 @@ PLIMSOLL = os.environ.get("PLIMSOLL", str(ROOT / "build" / "tools" / "plimsoll")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHECKS = (pathlib.Path(__file__).parent / "checks.js").read_text()
 CATCH = "<script>var plimsollErrors=[];addEventListener('error',e=>plimsollErrors.push(e.message))</script>"
+FITS = ("fit", "llama-3.1-8b", "--gpu", "h100", "--lora-rank", "16", "--quantize", "nf4", "--optimizer", "adam8bit",
+        "--recompute", "full", "--grad-accum", "4")
 FIT = ("fit", "llama-3.1-8b", "--gpu", "a100-40gb", "--gpus", "8", "--zero", "3")
 
 
@@ -71,7 +73,7 @@ def pages():
                                  "--seq-len", 16, "--json", "-"))
         (pathlib.Path(folder) / "measured.json").write_text(measured)
         compared = plimsoll("compare", plan, pathlib.Path(folder) / "measured.json", "--html", "-")
-    found = {"plan": plimsoll(*FIT, "--html", "-"),
+    found = {"plan": plimsoll(*FIT, "--html", "-"), "a plan that fits": plimsoll(*FITS, "--html", "-"),
              "recommendation": plimsoll("recommend", "gpt2", "--gpu", "h100", "--gpus", 2, "--html", "-"),
              "nothing fits": plimsoll("recommend", "llama-3.1-70b", "--gpu", "rtx-4090", "--gpus", 2, "--html", "-"),
              "measurement": plimsoll("report", "-", "--html", "-", stdin=measured), "comparison": compared,
@@ -118,6 +120,19 @@ class Web(unittest.TestCase):
         values = {value for value, _ in looked_at(pages()["plan"])["values"]}
         for key in ("peak_bytes", "reserved_bytes", "device_bytes", "usable_bytes"):
             self.assertIn(str(plan[key]), values)
+
+    def test_what_each_technique_saves_is_planned_without_it(self):
+        without = {"--recompute full": ("--recompute", "none"), "--optimizer adam8bit": ("--optimizer", "adamw"),
+                   "--loss chunked": ("--loss", "chunked")}
+        values = {value for value, _ in looked_at(pages()["a plan that fits"])["values"]}
+        for option, (name, other) in without.items():
+            asked = list(FITS) if name in FITS else [*FITS, name, other]
+            if name in FITS:
+                asked[asked.index(name) + 1] = other
+            plan = json.loads(plimsoll(*asked, "--json", "-"))
+            self.assertIn(f"<code>{option}</code>", pages()["a plan that fits"])
+            for key in ("peak_bytes", "device_bytes"):
+                self.assertIn(str(plan[key]), values, (option, key))
 
     def test_the_timeline_is_read_by_keys_and_by_the_pointer(self):
         plan = json.loads(plimsoll(*FIT, "--json", "-"))["timeline"]

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
+#include "planner/techniques.h"
 #include "reports/json_writer.h"
 #include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
@@ -10,6 +12,7 @@
 #include "tools/cli/explain.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
+#include "tools/cli/progress_line.h"
 #include "tools/cli/request.h"
 #include "tools/cli/search_scope.h"
 #include "tools/cli/step_files.h"
@@ -63,6 +66,19 @@ void check_has_step(const Options& options, const reports::Plan& plan) {
           [&] { return fmt::format("--{}: model states alone have no timeline", name); });
 }
 
+// For the page: each technique takes a plan of its own.
+void add_savings(const Request& request, bool quiet, reports::Plan& plan) {
+  if (plan.states_only) return;
+  std::vector<planner::Technique> techniques = planner::techniques_of(request.question);
+  // What would help is another list.
+  if (!plan.fits) std::erase_if(techniques, [](const auto& one) { return !one.used; });
+  ProgressLine progress("techniques", techniques.size(), quiet);
+  plan.savings = planner::savings_of(
+      request.question, plan, techniques,
+      [](const planner::Question& question) { return planner::plan(question); },
+      [&] { progress.advance(); });
+}
+
 // The table and the document of the same command stay as short as they were asked to be.
 reports::StepHistory whole_step(Request request) {
   request.question.detail = planner::Detail::full;
@@ -89,7 +105,8 @@ int fit(const CommandLine& line) {
   const Request request = asked_for(line, sources);
   if (request.model && !request.model->note.empty() && !line.options.has("quiet"))
     say(request.model->note);
-  const reports::Plan plan = answer(request);
+  reports::Plan plan = answer(request);
+  if (line.options.has("html")) add_savings(request, line.options.has("quiet"), plan);
   const std::string document =
       wants_document(line.options) ? document_of(plan, command_of(line)) : "";
   check_has_step(line.options, plan);

@@ -14,6 +14,7 @@
 #include "tools/cli/deepspeed_file.h"
 #include "tools/cli/kernels.h"
 #include "tools/cli/offload.h"
+#include "tools/cli/option_setters.h"
 #include "tools/cli/phase.h"
 #include "tools/cli/plan_document_json.h"
 #include "tools/cli/quantized_config.h"
@@ -33,29 +34,6 @@ using models::Strategy;
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 // Ranks are looked at one by one for those that hold less: the largest clusters take a second.
 constexpr std::int64_t kMostRanks = 1 << 18;
-
-void set_whole(const Options& options, std::string_view option, std::int64_t least,
-               std::int64_t most, std::int64_t& target) {
-  if (const std::string* text = options.find(option)) target = whole(option, *text, least, most);
-}
-
-template <models::Named Choice>
-void set_choice(const Options& options, std::string_view option, Choice& target) {
-  if (const std::string* text = options.find(option)) target = choice<Choice>(option, *text);
-}
-
-template <class Parse, class Target>
-void set_parsed(const Options& options, std::string_view option, Parse parse, Target& target) {
-  if (const std::string* text = options.find(option)) target = parse(option, *text);
-}
-
-// Throws where `option` was given although `needed` does not hold.
-void require(const Options& options, std::string_view option, bool needed, std::string_view why) {
-  const std::string* value = options.find(option);
-  if (value != nullptr && !needed)
-    fail(ErrorKind::bad_input,
-         fmt::format("--{}{}{}: {}", option, value->empty() ? "" : " ", shortened(*value), why));
-}
 
 // Of the user's own file, or what this build has.
 std::vector<models::Calibration> calibrations_from(const Options& options, const std::string& gpu) {
@@ -172,6 +150,10 @@ void set_deepspeed(const Options& options, Strategy& s) {
   require(options, "overlap-comm", deepspeed, "belongs to --stack deepspeed");
   require(options, "overlap-comm", s.data.zero >= 1, "has no effect below --zero 1");
   set_parsed(options, "overlap-comm", yes_or_no, o.overlap_comm);
+  require(options, "round-robin-gradients", deepspeed, "belongs to --stack deepspeed");
+  require(options, "round-robin-gradients", s.data.zero == 1 || s.data.zero == 2,
+          "is of the flat buffer of --zero 1 and 2");
+  set_parsed(options, "round-robin-gradients", yes_or_no, o.round_robin_gradients);
 }
 
 void set_data_parallel(const Options& options, Strategy& s) {

@@ -93,6 +93,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void declare_transfer();
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
+  std::int64_t begin_of(const HookRun& run, const Hook& hook, std::int64_t repeat) const;
   void fill_buckets();
   void add_bucket(const Bucket& bucket, Messages& out) const;
   void add_from_front(Messages& out) const;

@@ -34,22 +34,24 @@ HookRun& EngineWrapper::plan_run(const FlatLayout::Block& block, std::int64_t st
   HookRun& run = hook_runs_.emplace_back();
   run.begin = block.begin;
   run.elements = block.elements * stretches;
-  std::vector<std::pair<std::int64_t, std::int64_t>> places;  // offset, elements; not yet met
-  std::int64_t at = 0;
+  run.first = block.first;
+  run.parameters = static_cast<std::int64_t>(block.parameters.size()) * stretches;
+  std::vector<Hook> places;  // not yet met
+  std::int64_t at = 0, index = 0;
   for (std::int64_t i = 0; i < stretches; ++i)
     for (const std::int64_t elements : block.parameters) {
-      places.emplace_back(at, elements);
+      places.push_back({.elements = elements, .offset = at, .index = index++});
       at += elements;
     }
   for (const Parameter& p : order) {
     if (!p.trainable) continue;
     const auto place = std::find_if(places.rbegin(), places.rend(),
-                                    [&](const auto& one) { return one.second == p.elements; });
+                                    [&](const Hook& one) { return one.elements == p.elements; });
     check(place != places.rend(), ErrorKind::internal, [&] {
       return "a gradient of " + std::to_string(p.elements) +
              " elements belongs to no parameter of its layer";
     });
-    run.hooks.push_back({.elements = p.elements, .offset = place->first});
+    run.hooks.push_back(*place);
     places.erase(std::next(place).base());
   }
   return run;
@@ -91,9 +93,12 @@ void EngineWrapper::plan_hooks() {
     hooks.unit = &run->units.front();
     // Of the run's instances those of the same layers that come before.
     for (auto before = s_.runs.begin(); &*before != &*run; ++before)
-      if (before->layers == run->layers)
-        hooks.begin += before->count * static_cast<std::int64_t>(before->stride()) / block.layers *
-                       block.elements;
+      if (before->layers == run->layers) {
+        const std::int64_t repeats =
+            before->count * static_cast<std::int64_t>(before->stride()) / block.layers;
+        hooks.begin += repeats * block.elements;
+        hooks.first += repeats * static_cast<std::int64_t>(block.parameters.size());
+      }
   }
   plan_run(blocks.front(), 1, front);
   std::erase_if(hook_runs_, [](const HookRun& run) { return run.hooks.empty(); });
@@ -161,35 +166,38 @@ EngineWrapper::Found EngineWrapper::next_hook(std::int64_t elements, TensorId gr
   return found;
 }
 
+// Where a hook's parameter begins in the flat buffer, in one of its run's repeats from the front.
+std::int64_t EngineWrapper::begin_of(const HookRun& run, const Hook& hook,
+                                     std::int64_t repeat) const {
+  return layout_.begin_of(run.first + repeat * run.parameters + hook.index,
+                          run.begin + repeat * run.elements + hook.offset);
+}
+
 bool EngineWrapper::stays(const HookRun& run, const Hook& hook) const {
   if (engine_.stage != 1 || hook.elements <= engine_.options.reduce_bucket_size) return false;
-  const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
-  for (std::int64_t i = 0; i < run.repeats; ++i) {
-    const std::int64_t at = run.begin + i * run.elements + hook.offset;
-    if (at >= end || at + hook.elements <= begin) return true;
-  }
+  const Together mine(layout_, engine_.rank);
+  for (std::int64_t i = 0; i < run.repeats; ++i)
+    if (mine.inside(begin_of(run, hook, i), hook.elements) <= 0) return true;
   return false;
 }
 
 // Where is the bucket reduced, and does one rank own all of it?
 void EngineWrapper::fill_buckets() {
   const std::int64_t size = engine_.options.reduce_bucket_size;
-  const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
   std::int64_t content = 0;
-  std::pair<std::int64_t, std::int64_t> span{layout_.aligned(), 0};
+  Together together(layout_, engine_.rank);
   bool owned = false;  // a parameter of this rank's partition has been reduced
   // Stage 3 copies whatever is not one parameter that divides evenly (reduce_scatter_coalesced).
   std::int64_t held = 0, part = 0;  // parameters; the largest of which this rank owns so many
   const auto copies = [&] {
     if (engine_.stage == 3) return held > 1 || content % engine_.ranks != 0;
-    return !layout_.one_owner(span.first, span.second);
+    return !together.one_owner();
   };
   placements_.clear();
   buckets_.clear();
   std::int64_t padded = 0;
   for (HookRun& run : hook_runs_)
     for (std::int64_t i = 0; i < run.repeats; ++i) {
-      const std::int64_t at = run.begin + (run.repeats - 1 - i) * run.elements;
       for (Hook& hook : run.hooks) {
         if (content + hook.elements > size && content > 0) {
           if (const std::int64_t copy = beside_bucket(copies() ? content : 0, part); copy > 0) {
@@ -197,20 +205,19 @@ void EngineWrapper::fill_buckets() {
             placements_.push_back({static_cast<std::size_t>(&run - hook_runs_.data()),
                                    static_cast<std::size_t>(&hook - run.hooks.data()), i, copy});
           }
-          owned = owned || (span.first < end && span.second > begin);
+          owned = owned || together.owns_some();
           buckets_.push_back({run.part, content, std::exchange(padded, 0)});
           content = held = part = 0;
-          span = {layout_.aligned(), 0};
+          together.clear();
         }
         if (i == 0) hook.owned = owned;
         content += hook.elements;
         padded += ceil_divide(hook.elements, engine_.ranks) * engine_.ranks;
         ++held;
-        const std::int64_t begins = at + hook.offset;
-        span = {std::min(span.first, begins), std::max(span.second, begins + hook.elements)};
-        const std::int64_t inside =
-            engine_.stage == 3 ? ceil_divide(hook.elements, engine_.ranks)
-                               : std::min(end, begins + hook.elements) - std::max(begin, begins);
+        const std::int64_t begins = begin_of(run, hook, run.repeats - 1 - i);
+        together.add(begins, hook.elements);
+        const std::int64_t inside = engine_.stage == 3 ? ceil_divide(hook.elements, engine_.ranks)
+                                                       : together.inside(begins, hook.elements);
         part = std::max(part, inside);
       }
       // Allocated in the middle of a run: from its first layer on.

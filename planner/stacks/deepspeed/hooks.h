@@ -15,7 +15,8 @@ using models::TensorId;
 
 // A gradient's arrival (grad_handling_hook). All are planned before the backward (hooks.cpp).
 struct Hook {
-  std::int64_t elements = 0, offset = 0;  // the parameter's place in its repeat
+  // The parameter's place in its repeat, in elements and in parameters.
+  std::int64_t elements = 0, offset = 0, index = 0;
   // The iteration of the first reduction here that copies; whether the partition's gradients are
   // there.
   std::int64_t first = -1;
@@ -30,6 +31,7 @@ struct HookRun {
   models::GroupId group = models::kNoGroup;
   Message::Part part = Message::Part::front;
   std::int64_t repeats = 1, begin = 0, elements = 0;  // in the layout, of one repeat
+  std::int64_t first = 0, parameters = 0;  // the same counted in parameters
   // The last gradient, where the next repeat's first hook finds it waiting: that of its unit's
   // gradients of so many elements which comes behind `alike` others.
   const pytorch::Unit* unit = nullptr;

@@ -25,10 +25,26 @@ FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
   add(tail, 1);
   aligned_ = ceil_divide(total_, 2 * ranks_) * 2 * ranks_;
   check(total_ > 0, ErrorKind::bad_input, "nothing is trained: no parameter requires a gradient");
+  if (engine.options.round_robin_gradients && !stage3_ && engine.stage > 0) deal();
+}
+
+void FlatLayout::deal() {
+  std::vector<std::int64_t> elements;
+  for (const Block& block : blocks_)
+    for (std::int64_t i = 0; i < block.count; ++i)
+      elements.insert(elements.end(), block.parameters.begin(), block.parameters.end());
+  dealt_.resize(elements.size());
+  const auto ranks = static_cast<std::size_t>(ranks_);
+  std::int64_t at = 0;
+  for (std::size_t first = 0; first < std::min(ranks, elements.size()); ++first)
+    for (std::size_t i = first; i < elements.size(); i += ranks) {
+      dealt_[i] = at;
+      at += elements[i];
+    }
 }
 
 void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t count) {
-  Block block{.begin = total_, .count = count};
+  Block block{.begin = total_, .first = count_, .count = count};
   for (const Parameter& p : parameters) {
     if (stage3_) add_shard(p, count, block);
     if (!p.trainable) continue;
@@ -47,6 +63,7 @@ void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t coun
       if (starts_sub_group_) sub_group_ = 0;
     }
   total_ += checked_multiply(block.elements, count);
+  count_ += static_cast<std::int64_t>(block.parameters.size()) * count;
   blocks_.push_back(std::move(block));
 }
 
@@ -83,23 +100,25 @@ std::int64_t FlatLayout::Block::take_gathered(std::int64_t of) {
 template <typename Visit>
 void FlatLayout::visit_share(std::int64_t rank, Visit visit) const {
   const std::int64_t begin = partition() * rank, end = begin + partition();
-  std::int64_t before = 0;  // parameters of earlier blocks
   const auto parameter = [&](std::int64_t at, std::int64_t elements, std::int64_t index) {
+    at = begin_of(index, at);
     const std::int64_t inside = std::min(end, at + elements) - std::max(begin, at);
     if (inside > 0) visit(elements, inside, index);
   };
   for (const Block& block : blocks_) {
+    if (block.elements == 0) continue;
+    std::int64_t first = 0, last = block.count;
+    if (!deals()) {
+      if (block.end() <= begin || block.begin >= end) continue;
+      first = std::max<std::int64_t>(0, (begin - block.begin) / block.elements);
+      last = std::min(block.count, ceil_divide(end - block.begin, block.elements));
+    }
     const auto each = static_cast<std::int64_t>(block.parameters.size());
-    const std::int64_t index = before;
-    before += each * block.count;
-    if (block.elements == 0 || block.end() <= begin || block.begin >= end) continue;
-    const std::int64_t first = std::max<std::int64_t>(0, (begin - block.begin) / block.elements);
-    const std::int64_t last = std::min(block.count, ceil_divide(end - block.begin, block.elements));
     for (std::int64_t i = first; i < last; ++i) {
       std::int64_t at = block.begin + i * block.elements;
       for (std::int64_t p = 0; p < each; ++p) {
         const std::int64_t elements = block.parameters[static_cast<std::size_t>(p)];
-        parameter(at, elements, index + i * each + p);
+        parameter(at, elements, block.first + i * each + p);
         at += elements;
       }
     }

@@ -1,6 +1,9 @@
 // Where the trained parameters lie in ZeRO-1's and ZeRO-2's flat buffer, and which rank owns what.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -10,8 +13,10 @@
 
 namespace plimsoll::planner::deepspeed {
 
-// The trained parameters in the order in which the modules registered them. The layers of a run
-// stand once. Counts are elements.
+// The trained parameters in the order in which the modules registered them, or, with
+// round_robin_gradients, dealt to the ranks in turn: first every n-th one of n ranks from the first
+// on, then from the second on (stage_1_and_2.py, _round_robin_reorder). The layers of a run stand
+// once. Counts are elements.
 class FlatLayout {
  public:
   FlatLayout(const ModelParts& parts, const Engine& engine);
@@ -53,14 +58,17 @@ class FlatLayout {
   // stage 0 leave the same to all.
   std::vector<EqualRanks> ranks(int stage) const;
 
-  // Is the stretch of the buffer from `begin` to `end` owned by one rank?
-  bool one_owner(std::int64_t begin, std::int64_t end) const {
-    return begin / partition() == (end - 1) / partition();
+  // Where the parameter of that number, counted from the front of the model, begins; `in_order`:
+  // where it would in their own order.
+  std::int64_t begin_of(std::int64_t index, std::int64_t in_order) const {
+    return dealt_.empty() ? in_order : dealt_[static_cast<std::size_t>(index)];
   }
+  bool deals() const { return !dealt_.empty(); }
 
   // Equal stretches that follow one another: a run's layers, or one end of the model.
   struct Block {
-    std::int64_t begin = 0;  // of the first of them
+    std::int64_t begin = 0;  // of the first of them, in their own order
+    std::int64_t first = 0;  // its first parameter, counted from the front of the model
     std::int64_t elements = 0;  // of one
     std::int64_t count = 1;
     std::int64_t layers = 1;  // of a run: that one stretch covers
@@ -80,13 +88,47 @@ class FlatLayout {
   void visit_share(std::int64_t rank, Visit visit) const;
   void add(const std::vector<Parameter>& parameters, std::int64_t count);
 
+  void deal();
+
   std::vector<Block> blocks_;  // embedding, runs in order, tail
+  std::vector<std::int64_t> dealt_;  // begins
   void add_shard(const Parameter& p, std::int64_t count, Block& block);
 
   models::DeepSpeedOptions options_;
   Shards shards_;
   bool stage3_, starts_sub_group_ = false;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
+  std::int64_t count_ = 0;  // of parameters
+};
+
+// Parameters that are reduced together, for one rank.
+class Together {
+ public:
+  Together(const FlatLayout& layout, std::int64_t rank)
+      : partition_(layout.partition()), rank_begin_(partition_ * rank) {}
+
+  void add(std::int64_t begin, std::int64_t elements) {
+    first_ = std::min(first_, begin / partition_);
+    last_ = std::max(last_, (begin + elements - 1) / partition_);
+    owns_some_ = owns_some_ || inside(begin, elements) > 0;
+  }
+  // Of a parameter: what the rank owns of it; at most 0 where that is nothing.
+  std::int64_t inside(std::int64_t begin, std::int64_t elements) const {
+    return std::min(rank_begin_ + partition_, begin + elements) - std::max(rank_begin_, begin);
+  }
+  bool one_owner() const { return first_ >= last_; }
+  bool owns_some() const { return owns_some_; }
+  void clear() {
+    first_ = kNone;
+    last_ = -1;
+    owns_some_ = false;
+  }
+
+ private:
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t partition_, rank_begin_;
+  std::int64_t first_ = kNone, last_ = -1;  // owners
+  bool owns_some_ = false;
 };
 
 }  // namespace plimsoll::planner::deepspeed

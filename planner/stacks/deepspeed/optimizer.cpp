@@ -23,32 +23,35 @@ void EngineWrapper::release_gradients(OpBuilder op) {
 // from the first of them on.
 void EngineWrapper::reduce_whole() {
   const std::int64_t size = engine_.options.reduce_bucket_size;
-  const std::int64_t begin = layout_.partition() * engine_.rank, end = begin + layout_.partition();
-  std::int64_t content = 0, from = 0, at = 0, part = 0;
+  Together together(layout_, engine_.rank);
+  std::int64_t content = 0, from = 0, at = 0, part = 0, index = 0;
   std::int64_t most = 0, gone = 0, stuck = 0;  // elements: beyond all gradients; given back; not
   std::int64_t first = 0, first_end = 0, copy = 0, kept = 0;  // of the first reduction; the last
   const auto reduce = [&](bool last) {
     const std::int64_t moved = content <= size ? content : 0;
-    copy = content == 0 || layout_.one_owner(from, at) ? 0 : content;
+    copy = content == 0 || together.one_owner() ? 0 : content;
     copy = beside_bucket(copy, part);
     part = 0;
     if (from == 0) first = copy;
     if (from == 0) first_end = at;
     most = std::max(most, copy + kept - gone - moved);
     if (last) return;
-    const bool owned = from < end && at > begin;
+    const bool owned = together.owns_some();
     if (owned && !engine_.offload.optimizer) kept = share_.whole;
     most = std::max(most, kept - gone - moved);
     gone += owned ? content : moved;
     stuck += owned || moved > 0 ? 0 : content;
     from = at;
     content = 0;
+    together.clear();
   };
   for (const FlatLayout::Block& block : layout_.blocks())
     for (std::int64_t i = 0; i < block.count; ++i)
       for (const std::int64_t elements : block.parameters) {
         if (content > 0 && content + elements > size) reduce(false);
-        part = std::max(part, std::min(end, at + elements) - std::max(begin, at));
+        const std::int64_t begin = layout_.begin_of(index++, at);
+        together.add(begin, elements);
+        part = std::max(part, together.inside(begin, elements));
         content += elements;
         at += elements;
       }

@@ -85,25 +85,27 @@ void add_estimate(const Engine& engine, const ModelParts& parts, const reports::
 // that this rank owns some of, which allocates its partition's gradients, and the one after it.
 // Layers count from the end of the model; gradients of a layer from its end.
 std::vector<std::int64_t> layers_that_reduce(const FlatLayout& layout, const Engine& engine) {
-  const std::int64_t begin = layout.partition() * engine.rank, end = begin + layout.partition();
+  Together together(layout, engine.rank);
   const std::vector<FlatLayout::Block>& blocks = layout.blocks();
   std::vector<std::int64_t> found;
-  std::int64_t content = 0, layer = 0, last = layout.aligned();
+  std::int64_t content = 0, layer = 0;
   int reductions = 0, owned = 0;
   for (std::size_t r = blocks.size(); r-- > 0;) {
     const bool run = r > 0 && r + 1 < blocks.size();
     for (std::int64_t i = blocks[r].count; i-- > 0; layer += run ? blocks[r].layers : 0) {
       std::int64_t at = blocks[r].begin + (i + 1) * blocks[r].elements;
-      for (std::size_t p = blocks[r].parameters.size(); p-- > 0;) {
-        const std::int64_t elements = blocks[r].parameters[p];
+      const auto each = static_cast<std::int64_t>(blocks[r].parameters.size());
+      for (std::int64_t p = each; p-- > 0;) {
+        const std::int64_t elements = blocks[r].parameters[static_cast<std::size_t>(p)];
         if (content > 0 && content + elements > engine.options.reduce_bucket_size) {
-          if (owned > 0 || (at < end && last > begin)) ++owned;
+          if (owned > 0 || together.owns_some()) ++owned;
           if (run && (++reductions <= 2 || owned == 1 || owned == 2)) found.push_back(layer);
-          last = at;
           content = 0;
+          together.clear();
         }
         content += elements;
         at -= elements;
+        together.add(layout.begin_of(blocks[r].first + i * each + p, at), elements);
       }
       if (reductions >= 2 && owned >= 2) return found;
     }
@@ -143,6 +145,8 @@ std::vector<std::int64_t> layers_at_ends(const FlatLayout& layout, const Engine&
   std::int64_t all = 0, before = 0;
   for (std::size_t r = 1; r + 1 < blocks.size(); ++r) all += blocks[r].count * blocks[r].layers;
   std::vector<std::int64_t> found;
+  // Dealt in turn, each layer has others.
+  for (std::int64_t layer = 0; layout.deals() && layer < all; ++layer) found.push_back(layer);
   for (std::size_t r = 1; r + 1 < blocks.size(); ++r) {
     for (const std::int64_t at : {begin, end})
       if (blocks[r].elements > 0 && at > blocks[r].begin && at < blocks[r].end())
