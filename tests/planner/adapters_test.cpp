@@ -98,7 +98,17 @@ TEST_CASE("a prefix goes with SDPA and eager attention, and without checkpoints,
   CHECK(refused("with --recompute selective",
                 [](Strategy& s) { s.recompute = {.kind = models::RecomputeKind::selective}; }));
   CHECK(refused("is modelled with --attention flash",
-                [](Strategy& s) { s.attention = models::Attention::flash_2; }));
+                [](Strategy& s) { s.attention = models::Attention::math; }));
+  const auto flash_2 = [](models::Rows rows) {
+    return [rows](Strategy& s) {
+      s.attention = models::Attention::flash_2;
+      s.rows = rows;
+    };
+  };
+  CHECK(refusal(kPrefix, flash_2(models::Rows::full)) == "accepted");
+  CHECK(refused("with --attention flash-2 is modelled with rows that are full",
+                flash_2(models::Rows::padded)));
+  CHECK(refused("with --attention flash-2 of OPT", flash_2(models::Rows::full), "opt-1.3b"));
   CHECK(refused("is modelled with rows that are full or padded",
                 [](Strategy& s) { s.rows = models::Rows::flattened; }));
   const auto eager = [](Strategy& s) { s.attention = models::Attention::eager; };

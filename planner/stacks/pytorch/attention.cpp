@@ -199,7 +199,8 @@ std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
                      strategy_.attention == Attention::flash_1;
   const SymInt rows = checked_multiply(tokens_.sequences, d_.heads);
   const SymInt splits =
-      never ? SymInt(1) : flash_key_splits(rules_.gpu, rows, tokens_.length, d_.head_dim);
+      never ? SymInt(1)
+            : flash_key_splits(rules_.gpu, rows, tokens_.length, tokens_.keys(), d_.head_dim);
   if (splits == 1) return {};
   const SymInt width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : SymInt(256);
   const SymInt sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
@@ -280,10 +281,13 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   const auto widen_q = [&] {
     d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
   };
-  if (!packaged()) widen_q();  // SDPA's autocast casts queries last, Transformers itself first
+  const auto widen_v = [&] {
+    d[2] = in.v_grad ? cast(names.v.grad_wide, d_v, k_values, dtype, in.v_dtype) : kNoTensor;
+  };
+  // SDPA's autocast casts queries last, Transformers itself first.
+  packaged() ? widen_v() : widen_q();
   d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.k_dtype) : kNoTensor;
-  if (packaged()) widen_q();
-  d[2] = in.v_grad ? cast(names.v.grad_wide, d_v, k_values, dtype, in.v_dtype) : kNoTensor;
+  packaged() ? widen_q() : widen_v();
   if (!repeats()) return d;
   d[2] = in.v_grad ? sum_groups(names.v, d[2], in.v_dtype) : kNoTensor;
   d[1] = in.k_grad ? sum_groups(names.k, d[1], in.k_dtype) : kNoTensor;
@@ -309,7 +313,7 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
   const SymInt b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
   const SymBytes expanded =
-      grouped() && !repeats() ? bytes(q_values(), regime_.compute) : SymBytes();
+      grouped() && !repeats() ? bytes(repeated_values(), regime_.compute) : SymBytes();
   if (cudnn())
     return {fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded * 2 +
             kCudnnEngine};

@@ -271,10 +271,13 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
-  const bool strided = stored || (masked() && grouped()) || (d_.repeats_heads_first && repeats());
+  // flash_attn makes gradients with the strides of what it was given: of a cache's, of heads first.
+  const bool cached = packaged() && tokens_.prefix > 0;
+  const bool strided =
+      stored || cached || (masked() && grouped()) || (d_.repeats_heads_first && repeats());
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
   gradient(q) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
-  gradient(k) = {d[1], false, nullptr};
+  gradient(k) = {d[1], false, cached ? names.k.grad_laid_out : nullptr};
   gradient(v) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};
   if (tokens_.prefix == 0) return;
   prefix_->d_k = d[1];

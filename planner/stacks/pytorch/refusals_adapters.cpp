@@ -72,9 +72,15 @@ void refuse_prefix(const models::Decoder& d, const std::string& model_type,
             "checkpointing\"); --recompute none, or --adapter prompt-tuning");
   refuse_if(s.recompute.kind != models::RecomputeKind::none,
             "with --recompute selective is not modelled yet");
-  refuse_if(s.attention != models::Attention::flash && s.attention != models::Attention::eager,
+  const bool packaged = s.attention == models::Attention::flash_2;
+  refuse_if(!packaged && s.attention != models::Attention::flash &&
+                s.attention != models::Attention::eager,
             "is modelled with --attention flash (PyTorch's scaled_dot_product_attention, whose "
-            "memory-efficient kernel runs behind a mask) and eager");
+            "memory-efficient kernel runs behind a mask), flash-2 and eager");
+  refuse_if(packaged && s.rows != models::Rows::full,
+            "with --attention flash-2 is modelled with rows that are full");
+  refuse_if(packaged && d.counts_positions(),
+            "with --attention flash-2 of OPT is not modelled yet: the mask that it makes decides");
   refuse_if(d.position == models::PositionKind::alibi,
             "of BLOOM is not modelled yet: it lays out its queries behind the cache");
   refuse_if(
