@@ -296,9 +296,9 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"adapter", "KIND", "Adapters",
-           "lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)"}
+           "lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)"}
         .at("strategy/lora/kind")
-        .one_of(kNamesOf<AdapterKind>, 5, "prefix tuning is not modelled yet (prompt tuning is)")
+        .one_of(kNamesOf<AdapterKind>)
         .fixing("adapters")
         .of_a_step(),
     Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
@@ -320,10 +320,10 @@ constexpr Option kPlanOptions[] = {
                 "ia3: of the targets, those whose input is scaled; none (PEFT's own)",
                 "strategy/lora/feedforward"),
     of_adapters("virtual-tokens", "N",
-                "prompt-tuning, p-tuning: in front of each sequence, beside --seq-len",
+                "of a prompt, or of a prefix's keys and values, beside --seq-len",
                 "strategy/lora/virtual_tokens"),
     of_adapters("encoder-hidden", "N",
-                "p-tuning: width of the perceptron's inner layers (the model's)",
+                "width of the perceptron: p-tuning (the model's), prefix-tuning (it has none)",
                 "strategy/lora/encoder_hidden"),
     of_adapters("lora-dropout", "P", "(0)", "strategy/lora/dropout"),
     of_adapters("adapter-dtype", "DTYPE", "fp32, bf16 (fp32)", "strategy/lora/adapter_dtype"),

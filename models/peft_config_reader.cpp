@@ -9,6 +9,8 @@
 #include "models/file_keys.h"
 #include "models/lora.h"
 #include "models/peft_targets.h"
+#include "models/prompt_adapters.h"
+#include "models/run_names.h"
 
 namespace plimsoll::models {
 
@@ -58,9 +60,17 @@ constexpr auto kReadOfPTuning = std::to_array<std::string_view>(
 constexpr auto kNoMemoryOfPTuning = std::to_array<std::string_view>(
     {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
      "num_attention_heads", "num_layers", "encoder_num_layers", "encoder_dropout"});
+// peft/tuners/prefix_tuning/config.py.
+constexpr auto kReadOfPrefix = std::to_array<std::string_view>(
+    {"peft_type", "task_type", "num_virtual_tokens", "num_transformer_submodules", "token_dim",
+     "modules_to_save", "prefix_projection", "encoder_hidden_size"});
+constexpr auto kNoMemoryOfPrefix = std::to_array<std::string_view>(
+    {"auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+     "num_attention_heads", "num_layers", "init_weights"});
 constexpr std::array<std::string_view, 0> kNoneUnmodelled{};
 constexpr KeyTable kPromptTable{kReadOfPrompt, kNoneUnmodelled, kNoMemoryOfPrompt};
 constexpr KeyTable kPTuningTable{kReadOfPTuning, kNoneUnmodelled, kNoMemoryOfPTuning};
+constexpr KeyTable kPrefixTable{kReadOfPrefix, kNoneUnmodelled, kNoMemoryOfPrefix};
 constexpr KeyTable kIa3Table{kReadOfIa3, kNoneUnmodelled, kNoMemoryOfIa3};
 constexpr KeyTable kVeraTable{kReadOfVera, kNoneUnmodelled, kNoMemoryOfVera};
 
@@ -97,11 +107,12 @@ std::string targets(const Config& file, const ModelSpec* model) {
 }
 
 void check_kind(const Config& file) {
-  constexpr auto kTypes =
-      std::to_array<std::string_view>({"LORA", "IA3", "VERA", "PROMPT_TUNING", "P_TUNING"});
+  constexpr auto kTypes = std::to_array<std::string_view>(
+      {"LORA", "IA3", "VERA", "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING"});
   const std::string type = file.text("peft_type", "LORA");
   if (std::ranges::find(kTypes, type) == kTypes.end())
-    refuse_key(file, "peft_type", "only LORA, IA3, VERA, PROMPT_TUNING and P_TUNING are modelled");
+    refuse_key(file, "peft_type",
+               "only LORA, IA3, VERA, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are modelled");
   const bool biases = type == "LORA" || type == "VERA";
   if (biases && file.text("bias", "none") != "none")
     refuse_key(file, "bias", "trained biases beside adapters are not modelled yet");
@@ -140,8 +151,22 @@ void read_vera(const Config& file, const ModelSpec* model, const Say& say) {
   say_saved(file, say);
 }
 
-void read_prompt(const Config& file, const ModelSpec* model, bool perceptron, const Say& say) {
-  say("adapter", perceptron ? "p-tuning" : "prompt-tuning", "peft_type");
+// PEFT's own width of a prefix's perceptron is that of a layer's keys (utils/other.py).
+void read_prefix_encoder(const Config& file, const ModelSpec* model, const Say& say) {
+  if (!file.flag("prefix_projection", false)) return;
+  std::int64_t inner = file.natural("encoder_hidden_size", 0);
+  check(inner > 0 || (model != nullptr && model->decoder), ErrorKind::bad_input, [&] {
+    return file.source() +
+           ": prefix_projection needs encoder_hidden_size, or a MODEL whose keys' "
+           "width is PEFT's own";
+  });
+  if (inner == 0) inner = model->decoder->kv_width();
+  say("encoder-hidden", std::to_string(inner), "encoder_hidden_size");
+}
+
+void read_prompt(const Config& file, const ModelSpec* model, AdapterKind kind, const Say& say) {
+  const bool prefix = kind == AdapterKind::prefix_tuning;
+  say("adapter", std::string(name_of(kind)), "peft_type");
   const std::int64_t tokens = file.natural("num_virtual_tokens", 0);
   if (tokens < 1) file.refuse("num_virtual_tokens", "a number of tokens, at least 1,");
   say("virtual-tokens", std::to_string(tokens), "num_virtual_tokens");
@@ -151,10 +176,15 @@ void read_prompt(const Config& file, const ModelSpec* model, bool perceptron, co
   if (file.is_set("modules_to_save"))
     refuse_key(file, "modules_to_save", "beside a prompt that is learned it is not modelled");
   const std::int64_t width = file.natural("token_dim", 0);
-  if (width > 0 && model != nullptr && model->decoder && width != model->decoder->hidden)
-    refuse_key(file, "token_dim",
-               fmt::format("{} has a hidden size of {}", model->name, model->decoder->hidden));
-  if (!perceptron) return;
+  if (width > 0 && model != nullptr && model->decoder) {
+    const Decoder& d = *model->decoder;
+    if (const std::int64_t own = prefix ? d.kv_width() : d.hidden; width != own)
+      refuse_key(file, "token_dim",
+                 fmt::format("{} has {} {}", model->name,
+                             prefix ? "keys of a width of" : "a hidden size of", own));
+  }
+  if (prefix) return read_prefix_encoder(file, model, say);
+  if (kind != AdapterKind::p_tuning) return;
   if (file.text("encoder_reparameterization_type", "MLP") != "MLP")
     refuse_key(file, "encoder_reparameterization_type",
                "LSTM is not modelled: cuDNN's own workspace was not measured (MLP is)");
@@ -196,13 +226,16 @@ FileSettings read_peft_config(std::string_view text, const std::string& source,
   FileSettings out;
   std::vector<std::string> unknown;
   const bool ia3 = file.is_text("peft_type", "IA3"), vera = file.is_text("peft_type", "VERA");
-  const bool perceptron = file.is_text("peft_type", "P_TUNING");
-  const bool prompt = perceptron || file.is_text("peft_type", "PROMPT_TUNING");
-  const KeyTable& table = ia3          ? kIa3Table
-                          : vera       ? kVeraTable
-                          : perceptron ? kPTuningTable
-                          : prompt     ? kPromptTable
-                                       : kTable;
+  const AdapterKind kind = file.is_text("peft_type", "P_TUNING")        ? AdapterKind::p_tuning
+                           : file.is_text("peft_type", "PREFIX_TUNING") ? AdapterKind::prefix_tuning
+                           : file.is_text("peft_type", "PROMPT_TUNING") ? AdapterKind::prompt_tuning
+                                                                        : AdapterKind::lora;
+  const KeyTable& table = ia3                                  ? kIa3Table
+                          : vera                               ? kVeraTable
+                          : kind == AdapterKind::p_tuning      ? kPTuningTable
+                          : kind == AdapterKind::prefix_tuning ? kPrefixTable
+                          : kind == AdapterKind::prompt_tuning ? kPromptTable
+                                                               : kTable;
   for (const std::string& key : unknown_keys(file, table)) {
     if (!nearest_key(key, table).empty()) refuse_unknown_key(file, key, table);
     unknown.push_back(key);
@@ -215,8 +248,8 @@ FileSettings read_peft_config(std::string_view text, const std::string& source,
     read_ia3(file, model, say);
   else if (vera)
     read_vera(file, model, say);
-  else if (prompt)
-    read_prompt(file, model, perceptron, say);
+  else if (learns_prompt(kind))
+    read_prompt(file, model, kind, say);
   else
     read_lora(file, source, model, say, out.notes);
   if (!unknown.empty())

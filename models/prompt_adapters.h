@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/model_spec.h"
@@ -23,6 +24,12 @@ std::int64_t virtual_tokens(const Strategy& strategy);
 
 // How many keys and values stand in front of each sequence's own; 0 without prefix tuning.
 std::int64_t prefix_tokens(const Strategy& strategy);
+
+// Whether PEFT puts a prefix layer by layer into a cache that knows windows (peft 0.21,
+// peft_model.py, get_prompt).
+constexpr bool fills_own_cache(std::string_view model_type) {
+  return model_type == "gemma2" || model_type == "gemma3_text";
+}
 
 // What it trains, as named_parameters() lists it behind the model's own: in fp32, whichever dtype
 // the model has. None of another adapter. Error{bad_input}: what it does not have (a rank's

@@ -52,10 +52,12 @@ StepFlops step_flops(const ModelSpec& model, const Strategy& strategy, const Bat
   const std::int64_t length = strategy.rows == Rows::flattened
                                   ? std::max<std::int64_t>(1, batch.tokens() / batch.samples())
                                   : batch.seq_len + virtual_tokens(strategy);
+  // A prefix is seen whole by each token, of a causal sequence the half.
+  const std::int64_t prefix = checked_multiply(2, prefix_tokens(strategy));
   // Keys that a token sees, of all layers.
-  const double seen = static_cast<double>(full) * static_cast<double>(length) +
+  const double seen = static_cast<double>(full) * static_cast<double>(length + prefix) +
                       static_cast<double>(decoder.layers - full) *
-                          static_cast<double>(std::min(length, decoder.window));
+                          static_cast<double>(std::min(length + prefix, decoder.window));
   // One third of the attention term: its forward.
   const double attention = static_cast<double>(decoder.q_width()) * 2 * seen;
   const std::int64_t read =

@@ -145,9 +145,12 @@ void add_adapter(ModelParts& parts, std::vector<LayerPart>& layers, const ModelS
   }
 }
 
-// A prompt that is learned, and what makes it.
-void add_prompt(ModelParts& parts, const ModelSpec& model, const models::Strategy& strategy) {
+// A prompt or a prefix that is learned, and what makes it.
+void add_prompt(ModelParts& parts, std::vector<LayerPart>& layers, const ModelSpec& model,
+                const models::Strategy& strategy) {
   parts.virtual_tokens = models::virtual_tokens(strategy);
+  parts.prefix_tokens = models::prefix_tokens(strategy);
+  for (LayerPart& layer : layers) layer.prefixed = parts.prefix_tokens > 0;
   for (const ParameterRow& row : models::prompt_parameters(model, *strategy.lora)) {
     Parameter& parameter = parts.embedding.emplace_back(parameter_of(row.shape, true));
     parameter.adapter = true;
@@ -266,8 +269,8 @@ bool LayerRun::trains() const {
 }
 
 bool LayerPart::trains() const {
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const Parameter& p) { return p.trainable; });
+  return prefixed || std::any_of(parameters.begin(), parameters.end(),
+                                 [](const Parameter& p) { return p.trainable; });
 }
 
 std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters) {
@@ -373,7 +376,7 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   if (adapters)
     for (const PlacedAdapter& placed : placed_adapters(model, *strategy.lora, forward.other))
       add_adapter(parts, layers, model, placed, *strategy.lora);
-  if (adapters) add_prompt(parts, model, strategy);
+  if (adapters) add_prompt(parts, layers, model, strategy);
   if (models::is_litgpt(strategy.code) && strategy.quantize) make_embedding_stable(parts);
   for (LayerPart& layer : layers) order_by_module(layer);
   convert_to_float8(layers, strategy);

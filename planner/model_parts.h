@@ -89,7 +89,7 @@ struct LayerPart {
   std::vector<LinearPart> linears;  // by Module::place
   std::vector<NormPart> norms;
   std::vector<ExpertsPart> experts;
-  bool train_sinks = true;  // where attention has them
+  bool train_sinks = true, prefixed = false;  // attention's; it has a learned prefix
   std::vector<Parameter> parameters;
   bool trains() const;
   bool operator==(const LayerPart&) const = default;
@@ -125,8 +125,8 @@ struct ModelParts {
   std::vector<Parameter> embedding, tail;
   std::vector<LayerRun> runs;
   std::int64_t shared_a = 0, shared_b = 0;  // elements of VeRA's frozen matrices
-  std::int64_t virtual_tokens = 0;  // of a learned prompt
-  std::vector<LinearPart> prompt;  // the perceptron that makes it, if any
+  std::int64_t virtual_tokens = 0, prefix_tokens = 0;  // of a learned prompt, or each layer's keys
+  std::vector<LinearPart> prompt;  // the perceptron that makes either, if any
   bool train_positions_any() const { return position_rows > 0 && train_positions; }
   bool trains_types() const { return decoder.token_types > 0 && train_token_types; }
   // Anything before the layers?

@@ -146,7 +146,7 @@ void validate(const Question& question) {
            std::to_string(s.gpus);
   });
   const std::int64_t longest = question.model != nullptr ? question.model->max_positions : 0;
-  const std::int64_t ahead = models::virtual_tokens(s);
+  const std::int64_t ahead = models::virtual_tokens(s) + models::prefix_tokens(s);
   check(longest == 0 || question.batch.seq_len + ahead <= longest, ErrorKind::bad_input, [&] {
     return "--seq-len " + std::to_string(question.batch.seq_len) +
            (ahead > 0 ? " behind --virtual-tokens " + std::to_string(ahead) : "") + ": " +

@@ -72,11 +72,16 @@ std::string vera(const Workload& w) {
       lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
 }
 
-// peft 0.21, tuners/prompt_tuning/config.py, tuners/p_tuning/config.py.
+// peft 0.21, tuners/prompt_tuning/config.py, tuners/p_tuning/config.py,
+// tuners/prefix_tuning/config.py.
 std::string prompt(const Workload& w) {
   const models::Lora& lora = *w.strategy.lora;
+  const bool projects = lora.kind == models::AdapterKind::prefix_tuning;
   const std::string encoder =
-      lora.encoder_hidden == 0 ? "" : fmt::format(", encoder_hidden_size={}", lora.encoder_hidden);
+      lora.encoder_hidden == 0
+          ? ""
+          : fmt::format("{}, encoder_hidden_size={}", projects ? ", prefix_projection=True" : "",
+                        lora.encoder_hidden);
   return fmt::format(
       "\npeft_config = {}(\n"
       "    num_virtual_tokens={}{}, task_type=\"CAUSAL_LM\")\n"

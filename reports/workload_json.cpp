@@ -159,7 +159,8 @@ void write_lora(JsonWriter& json, const std::optional<models::Lora>& adapters) {
   using models::AdapterKind;
   json.member("adapter_dtype", name_of(lora.dtype));
   if (models::learns_prompt(lora.kind)) {
-    if (lora.kind == AdapterKind::p_tuning) json.member("encoder_hidden", lora.encoder_hidden);
+    if (lora.kind == AdapterKind::p_tuning || lora.encoder_hidden > 0)
+      json.member("encoder_hidden", lora.encoder_hidden);
     json.member("kind", name_of(lora.kind));
     json.member("virtual_tokens", lora.virtual_tokens);
     return json.end_object();

@@ -114,6 +114,23 @@ TEST_CASE("a PromptTuningConfig and a PromptEncoderConfig become options") {
              "modules_to_save"));
 }
 
+TEST_CASE("a PrefixTuningConfig has a perceptron where it projects, not where its width is said") {
+  const auto plain = peft(R"({"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 20,
+      "encoder_hidden_size": 64, "prefix_projection": false, "init_weights": null})");
+  CHECK(said(plain) == Said{{"adapter", "prefix-tuning"}, {"virtual-tokens", "20"}});
+  const auto made = peft(R"({"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 20,
+      "encoder_hidden_size": 48, "prefix_projection": true})");
+  CHECK(said(made) ==
+        Said{{"adapter", "prefix-tuning"}, {"virtual-tokens", "20"}, {"encoder-hidden", "48"}});
+  // PEFT's own is the width of a layer's keys.
+  const auto own = said(peft(R"({"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 20,
+                                 "prefix_projection": true})"));
+  CHECK(own.at("encoder-hidden") == "(32)");
+  CHECK(says(no_peft(R"({"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 8, "token_dim": 31})",
+                     ErrorKind::unsupported),
+             "tiny has keys of a width of 32"));
+}
+
 // Each with the number of parameters that peft 0.21.2 gives the same model at r = 4.
 TEST_CASE("patterns, exclusions and chosen layers name the modules that PEFT adapts") {
   CHECK(targets(R"("target_modules": "ALL-linear")") ==
@@ -155,9 +172,9 @@ TEST_CASE("adapters whose memory is not planned are refused by their key") {
   const auto no = [](std::string_view text) { return no_peft(text, ErrorKind::unsupported); };
   CHECK(says(no(R"({"rank_pattern": {"q_proj": 4}})"), "rank_pattern"));
   CHECK(says(no(R"({"bias": "all"})"), "bias"));
-  for (const char* type : {"PREFIX_TUNING", "LOHA"})
+  for (const char* type : {"CARTRIDGE", "LOHA"})
     CHECK(says(no(R"({"peft_type": ")" + std::string(type) + R"(", "num_virtual_tokens": 20})"),
-               "only LORA, IA3, VERA, PROMPT_TUNING and P_TUNING are modelled"));
+               "only LORA, IA3, VERA, PROMPT_TUNING, P_TUNING and PREFIX_TUNING are modelled"));
   CHECK(says(no(R"({"trainable_token_indices": [1, 2]})"), "trainable_token_indices"));
   CHECK(says(no(R"({"task_type": "SEQ_CLS"})"), "task_type"));
   CHECK(no_peft(R"({"use_dora": false, "modules_to_save": null, "rank_pattern": {}})") ==

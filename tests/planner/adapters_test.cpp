@@ -22,14 +22,16 @@ const Lora kIa3{.kind = AdapterKind::ia3,
                 .targets = {"k_proj", "v_proj", "down_proj"},
                 .feedforward = {"down_proj"}};
 const Lora kPrompt{.kind = AdapterKind::prompt_tuning, .virtual_tokens = 20};
+const Lora kPrefix{.kind = AdapterKind::prefix_tuning, .virtual_tokens = 20};
 const Lora kVera{.kind = AdapterKind::vera, .rank = 256, .targets = {"q_proj", "v_proj"}};
 
-std::string refusal(const Lora& lora, const std::function<void(Strategy&)>& change) {
+std::string refusal(const Lora& lora, const std::function<void(Strategy&)>& change,
+                    const char* model = "llama-2-7b") {
   Strategy s;
   s.lora = lora;
   change(s);
   try {
-    planner::pytorch::refuse(models::catalog_model("llama-2-7b"), s, {});
+    planner::pytorch::refuse(models::catalog_model(model), s, {});
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::unsupported);
     return error.message();
@@ -58,7 +60,8 @@ std::string no_parts(const char* model, const Lora& lora, const char* release) {
 TEST_CASE("vectors and prompts are planned on one GPU and under DDP; the rest is refused by name") {
   for (const auto& [lora, asked] :
        {std::pair(kIa3, "--adapter ia3 with "), std::pair(kVera, "--adapter vera with "),
-        std::pair(kPrompt, "--adapter prompt-tuning with ")}) {
+        std::pair(kPrompt, "--adapter prompt-tuning with "),
+        std::pair(kPrefix, "--adapter prefix-tuning with ")}) {
     CAPTURE(asked);
     CHECK(refusal(lora, [](Strategy&) {}) == "accepted");
     CHECK(refusal(lora, [](Strategy& s) { s.gpus = 8; }) == "accepted");
@@ -79,6 +82,68 @@ TEST_CASE("vectors and prompts are planned on one GPU and under DDP; the rest is
       s.transformers = models::Release{4, 57, 0};
     }));
   }
+}
+
+TEST_CASE("a prefix goes with SDPA and eager attention, and without checkpoints, as PEFT has it") {
+  const std::string asked = "--adapter prefix-tuning ";
+  const auto refused = [&](const std::string& why, const std::function<void(Strategy&)>& change,
+                           const char* model = "llama-2-7b") {
+    return refusal(kPrefix, change, model).starts_with(asked + why);
+  };
+  CHECK(refusal(kPrefix, [](Strategy& s) { s.attention = models::Attention::eager; }) ==
+        "accepted");
+  CHECK(refusal(kPrefix, [](Strategy& s) { s.rows = models::Rows::padded; }) == "accepted");
+  CHECK(refused("with --recompute: PEFT refuses it",
+                [](Strategy& s) { s.recompute = {.kind = models::RecomputeKind::full}; }));
+  CHECK(refused("with --recompute selective",
+                [](Strategy& s) { s.recompute = {.kind = models::RecomputeKind::selective}; }));
+  CHECK(refused("is modelled with --attention flash",
+                [](Strategy& s) { s.attention = models::Attention::math; }));
+  const auto flash_2 = [](models::Rows rows) {
+    return [rows](Strategy& s) {
+      s.attention = models::Attention::flash_2;
+      s.rows = rows;
+    };
+  };
+  CHECK(refusal(kPrefix, flash_2(models::Rows::full)) == "accepted");
+  CHECK(refused("with --attention flash-2 is modelled with rows that are full",
+                flash_2(models::Rows::padded)));
+  CHECK(refused("with --attention flash-2 of OPT", flash_2(models::Rows::full), "opt-1.3b"));
+  CHECK(refused("is modelled with rows that are full or padded",
+                [](Strategy& s) { s.rows = models::Rows::flattened; }));
+  const auto eager = [](Strategy& s) { s.attention = models::Attention::eager; };
+  CHECK(refused("of BLOOM is not modelled yet", eager, "bloom-560m"));
+  const auto tokens = [](std::int64_t n) {
+    return [n](Strategy& s) { s.lora->virtual_tokens = n; };
+  };
+  // Gemma 2's window has 4096 keys; Mistral's layers get a cache that knows none.
+  CHECK(refused("with --virtual-tokens that fill", tokens(4096), "gemma-2-2b"));
+  CHECK(refusal(kPrefix, tokens(4095), "gemma-2-2b") == "accepted");
+  CHECK(refusal(kPrefix, tokens(4096), "mistral-7b-v0.1") == "accepted");
+}
+
+// llama-3.2-1b: 16 layers, 8 heads of keys, of 64.
+TEST_CASE("a prefix's gradients keep whole keys and values until all layers are done") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  Strategy s;
+  s.precision = models::Precision::bf16;
+  s.lora = kPrefix;
+  planner::Question question{.model = &model, .strategy = s, .batch = {.seq_len = 492}};
+  const auto plan = planner::plan(question);
+  CHECK(plan.trainable_parameters == Count(20 * 16 * 2 * 512));
+  const auto line_of = [&](const char* name) {
+    for (const reports::TensorLine& line : plan.tensors)
+      if (line.name == std::string("layers.*.") + name) return line;
+    return reports::TensorLine{};
+  };
+  CHECK(line_of("self_attn.k.prefix").bytes == Bytes(20 * 512 * 2));
+  CHECK(line_of("self_attn.k.cached").bytes == Bytes(512 * 512 * 2));  // 20 + 492 keys
+  const reports::TensorLine gradient = line_of("self_attn.v.grad");
+  CHECK(gradient.bytes == Bytes(512 * 512 * 2));
+  CHECK(gradient.repeat == 15);  // the first layer's stands by itself
+  CHECK(gradient.dies.ends_with("past_key_values.stacked.grad"));
+  question.batch.seq_len = 131'072 - 19;
+  CHECK_THROWS_AS(planner::plan(question), Error);  // positions
 }
 
 TEST_CASE("a prompt goes with full rows, a full loss and Transformers' own code") {

@@ -76,11 +76,14 @@ TEST_CASE("it is refused where flash_attn does not run") {
 TEST_CASE("flash attention divides the keys where queries leave the processors idle") {
   using planner::pytorch::flash_key_splits;
   const planner::pytorch::Processors h100;
-  CHECK(flash_key_splits(h100, 20, 640, 128) == 5);
-  CHECK(flash_key_splits(h100, 22, 640, 128) == 1);
-  CHECK(flash_key_splits(h100, 1, 128, 128) == 1);  // one block of keys
-  CHECK(flash_key_splits(h100, 1, 256, 64) == 1);
-  CHECK(flash_key_splits(h100, 1, 8192, 128) == 2);  // 128 tiles: 256 of 264
+  CHECK(flash_key_splits(h100, 20, 640, 640, 128) == 5);
+  CHECK(flash_key_splits(h100, 22, 640, 640, 128) == 1);
+  CHECK(flash_key_splits(h100, 1, 128, 128, 128) == 1);  // one block of keys
+  CHECK(flash_key_splits(h100, 1, 256, 256, 64) == 1);
+  CHECK(flash_key_splits(h100, 1, 8192, 8192, 128) == 2);  // 128 tiles: 256 of 264
+  // Keys that stand in front make a block more: in two parts 40 tiles fill 80 of 264.
+  CHECK(flash_key_splits(h100, 20, 128, 129, 128) == 2);
+  CHECK(flash_key_splits(h100, 20, 128, 128, 128) == 1);
 }
 
 // A search writes programs alone, a million times, and keeps what it knows of its GPU between them.

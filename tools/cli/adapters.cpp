@@ -32,8 +32,9 @@ void refuse_others(const Options& options, AdapterKind kind) {
     refuse({"lora-rank", "lora-dropout", "lora-targets", "modules-to-save"},
            "belongs to adapters of modules: a prompt that is learned adapts none");
   else
-    refuse({"virtual-tokens"}, "belongs to --adapter prompt-tuning and p-tuning");
-  if (kind != AdapterKind::p_tuning) refuse({"encoder-hidden"}, "belongs to --adapter p-tuning");
+    refuse({"virtual-tokens"}, "belongs to --adapter prompt-tuning, p-tuning and prefix-tuning");
+  if (kind != AdapterKind::p_tuning && kind != AdapterKind::prefix_tuning)
+    refuse({"encoder-hidden"}, "belongs to --adapter p-tuning and prefix-tuning");
 }
 
 void set_prompt(const Options& options, models::Lora& lora) {
@@ -61,7 +62,7 @@ void set_lora(const Options& options, models::Strategy& s) {
       refuse_value(option, *value,
                    std::string_view(option) == "virtual-tokens" ||
                            std::string_view(option) == "encoder-hidden"
-                       ? "needs --adapter prompt-tuning or p-tuning"
+                       ? "needs --adapter prompt-tuning, p-tuning or prefix-tuning"
                        : "needs --lora-rank");
   if (!given) return;
   models::Lora& lora = s.lora.emplace();

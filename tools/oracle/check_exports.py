@@ -158,7 +158,9 @@ def check_adapters(model, lora, dtypes):
         require((peft.r, peft.vera_dropout) == (lora["rank"], lora["dropout"]), "VeRA")
     if "virtual_tokens" in lora:
         require(peft.num_virtual_tokens == lora["virtual_tokens"], "virtual tokens")
-        require(kind != "p-tuning" or peft.encoder_hidden_size == lora["encoder_hidden"], "encoder")
+        width = lora.get("encoder_hidden")
+        require(width is None or peft.encoder_hidden_size == width, "encoder")
+        require(kind != "prefix-tuning" or peft.prefix_projection == (width is not None), "projection")
     part = {"lora": "lora_A", "ia3": "ia3_l", "vera": "vera_lambda"}.get(kind, "prompt_encoder")
     adapters = {p.dtype for n, p in model.named_parameters() if part in n}
     require(adapters == {dtypes[lora["adapter_dtype"]]}, f"adapters {adapters}")

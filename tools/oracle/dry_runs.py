@@ -18,6 +18,7 @@ FILE, of this folder:
   dry_runs_bitsandbytes_cases.json tests/golden/dry_runs_bitsandbytes_VERSION.json: with that release of it;
                                  dry_runs_bitsandbytes_draw.json likewise, drawn
   dry_runs_peft_cases.json       tests/golden/dry_runs_peft.json: adapters with more than A and B
+  dry_runs_prefix_cases.json     tests/golden/dry_runs_prefix.json: prefix tuning; dry_runs_prefix_draw.json: drawn
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_activations_cases.json tests/golden/dry_runs_activations.json: activations on the host (TRL's)
   dry_runs_fsdp1_cases.json      tests/golden/dry_runs_fsdp1.json: FSDP1 as scripts wrap, torch 2.4.1, Transformers 4.45.2

@@ -110,17 +110,16 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
   };
   if (repeats() && copies_groups()) {
     const TensorId k = in.k, v = in.v;
-    in.k = copy(names.k.repeated, k, q_values(), in.dtype, Category::activations);
+    in.k = copy(names.k.repeated, k, repeated_values(), in.k_dtype, Category::activations);
     if (d_.repeats_heads_first) let_go(names.k.repeated, k);
-    in.v = copy(names.v.repeated, v, q_values(), in.v_dtype, Category::activations);
+    in.v = copy(names.v.repeated, v, repeated_values(), in.v_dtype, Category::activations);
     if (d_.bare) let_go(names.v.repeated, v, d_.repeats_heads_first ? kNoTensor : k);
   }
   if (!contiguous()) return in;
   in.q = laid_out(names.q, in.q, q_values(), in.dtype);
   if (repeats() && copies_groups()) return in;
-  const SymInt values = repeats() ? q_values() : kv_values();
-  in.k = laid_out(names.k, in.k, values, in.dtype);
-  in.v = laid_out(names.v, in.v, values, in.v_dtype);
+  in.k = laid_out(names.k, in.k, read_values(), in.k_dtype);
+  in.v = laid_out(names.v, in.v, read_values(), in.v_dtype);
   return in;
 }
 
@@ -131,32 +130,32 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
 SymBytes AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
                                          OpBuilder attention, AttentionSaved& s) {
   const DType dtype = kernel(in);
-  const SymInt k_values = repeats() ? q_values() : kv_values();
+  const SymInt k_values = read_values();
   s.q = in.q;
   s.k = in.k;
   s.v = in.v;
   attention.read(in.q).read(in.k).read(in.v);
   if (unpads()) return Bytes(0);
   const WorkOfOp work = b_.work();
-  if (dtype != in.v_dtype) {
-    work.casts((bytes(k_values, in.v_dtype) + bytes(k_values, dtype)).real());
-    s.v = make(names.v.cast, k_values, dtype);
-    attention.write(s.v);
-  }
-  if (dtype != in.dtype) {
-    work.casts(
-        (bytes(k_values + q_values(), in.dtype) + bytes(k_values + q_values(), dtype)).real());
-    s.k = make(names.k.cast, k_values, dtype);
-    s.q = make(names.q.cast, q_values(), dtype);
-    attention.write(s.k).write(s.q);
-  }
+  // Returns what is moved.
+  const auto narrow = [&](TensorId& operand, const char* name, SymInt values, DType have) {
+    if (dtype == have) return 0.0;
+    operand = make(name, values, dtype);
+    attention.write(operand);
+    return (bytes(values, have) + bytes(values, dtype)).real();
+  };
+  const double v = narrow(s.v, names.v.cast, k_values, in.v_dtype);
+  const double k = narrow(s.k, names.k.cast, k_values, in.k_dtype);
+  const double both = k + narrow(s.q, names.q.cast, q_values(), in.dtype);
+  for (const double moved : {v, both})
+    if (moved > 0) work.casts(moved);
   if (!masked()) return Bytes(0);
-  const SymInt padded = up_to(tokens_.length, 8);
+  const SymInt padded = up_to(tokens_.keys(), 8);
   s.mask = make(names.mask, checked_multiply(tokens_.total(), padded), dtype);
   attention.read(model_mask()).write(s.mask);
-  const SymBytes plain = bytes(checked_multiply(tokens_.total(), tokens_.length), dtype);
+  const SymBytes plain = bytes(checked_multiply(tokens_.total(), tokens_.keys()), dtype);
   work.moves(2 * plain.real());
-  return padded == tokens_.length ? SymBytes() : plain;
+  return padded == tokens_.keys() ? SymBytes() : plain;
 }
 
 void AttentionWriter::fused_forward(const AttentionNames& names, const AttentionInput& given,
@@ -204,7 +203,8 @@ std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
                      strategy_.attention == Attention::flash_3;
   const SymInt rows = checked_multiply(tokens_.sequences, d_.heads);
   const SymInt splits =
-      never ? SymInt(1) : flash_key_splits(rules_.gpu, rows, tokens_.length, d_.head_dim);
+      never ? SymInt(1)
+            : flash_key_splits(rules_.gpu, rows, tokens_.length, tokens_.keys(), d_.head_dim);
   if (splits == 1) return {};
   const SymInt width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : SymInt(256);
   const SymInt sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
@@ -252,7 +252,7 @@ double AttentionWriter::fused_flops() const {
   const bool squares = masked();
   const SymInt of_sample = std::max<std::int64_t>(1, tokens_.total() / tokens_.samples);
   return fused_attention_flops({.tokens = real(tokens_.total()),
-                                .length = varies() && !unpads() ? of_sample : tokens_.length,
+                                .length = varies() && !unpads() ? of_sample : tokens_.keys(),
                                 .width = d_.q_width(),
                                 .window = slides() && !squares ? d_.window : 0,
                                 .causal = !d_.bidirectional && !squares});
@@ -264,7 +264,7 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
                                                        std::span<const Ref> held) {
   unpack();
   const DType dtype = kernel(in);
-  const SymInt k_values = repeats() ? q_values() : kv_values();
+  const SymInt k_values = read_values();
   if (unpads()) d_out = unpadded_gradient(names, s, d_out);
   Grads d{temporary(names.q.grad_cast, real(q_values()), dtype),
           temporary(names.k.grad_cast, real(k_values), dtype),
@@ -285,13 +285,16 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   const auto widen_q = [&] {
     d[0] = in.q_grad ? cast(names.q.grad_rotated, d_q, q_values(), dtype, in.dtype) : kNoTensor;
   };
-  if (!packaged()) widen_q();  // SDPA's autocast casts queries last, Transformers itself first
-  d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.dtype) : kNoTensor;
-  if (packaged()) widen_q();
-  d[2] = in.v_grad ? cast(names.v.grad_wide, d_v, k_values, dtype, in.v_dtype) : kNoTensor;
+  const auto widen_v = [&] {
+    d[2] = in.v_grad ? cast(names.v.grad_wide, d_v, k_values, dtype, in.v_dtype) : kNoTensor;
+  };
+  // SDPA's autocast casts queries last, Transformers itself first.
+  packaged() ? widen_v() : widen_q();
+  d[1] = in.k_grad ? cast(names.k.grad_wide, d_k, k_values, dtype, in.k_dtype) : kNoTensor;
+  packaged() ? widen_q() : widen_v();
   if (!repeats()) return d;
   d[2] = in.v_grad ? sum_groups(names.v, d[2], in.v_dtype) : kNoTensor;
-  d[1] = in.k_grad ? sum_groups(names.k, d[1], in.dtype) : kNoTensor;
+  d[1] = in.k_grad ? sum_groups(names.k, d[1], in.k_dtype) : kNoTensor;
   return d;
 }
 
@@ -314,7 +317,7 @@ TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DTyp
 std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
   const SymInt b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
   const SymBytes expanded =
-      grouped() && !repeats() ? bytes(q_values(), regime_.compute) : SymBytes();
+      grouped() && !repeats() ? bytes(repeated_values(), regime_.compute) : SymBytes();
   if (cudnn())
     return {fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded * 2 +
             kCudnnEngine};

@@ -2,28 +2,10 @@
 #pragma once
 
 #include "planner/stacks/pytorch/attention_hopper.h"
+#include "planner/stacks/pytorch/attention_input.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
-
-// What executes attention.
-//   flash: FlashAttention 2, or cuDNN (Rules::Sdpa); efficient: PyTorch's memory-efficient kernel
-//   (CUTLASS); math: SDPA's composite of GEMMs; eager: Transformers' own.
-enum class AttentionPath : std::uint8_t { flash, efficient, math, eager };
-
-// Queries, keys and values as a layer hands them over.
-struct AttentionInput {
-  TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;
-  DType dtype = DType::fp32, v_dtype = DType::fp32;  // of q and k; of v, a linear's result
-  bool q_grad = true, k_grad = true, v_grad = true;
-  // q and k, or v, are stored as [batch, heads, s, d], not [batch, s, heads, d].
-  bool heads_first = false, v_heads_first = false;
-  models::EagerSoftmax softmax = models::EagerSoftmax::fp32;
-  bool soft_cap = false;
-  bool alibi = false;
-  bool sinks = false, sinks_grad = false;
-  bool grad() const { return q_grad || k_grad || v_grad || sinks_grad; }
-};
 
 class AttentionWriter : public ModuleWriter {
  public:
@@ -34,7 +16,10 @@ class AttentionWriter : public ModuleWriter {
   // attention, for a sliding window that the sequence reaches, for padding, and for samples that
   // share a row. The flash_attn package knows windows, and where sequences begin.
   bool windowed() const { return slides() && !packaged(); }
-  bool masked() const { return windowed() || (tokens_.rows != models::Rows::full && !packaged()); }
+  // Learned keys in front of the sequence's own are seen by all of its tokens.
+  bool masked() const {
+    return !packaged() && (windowed() || tokens_.prefix > 0 || tokens_.rows != models::Rows::full);
+  }
   bool needs_mask() const {
     return !d_.bidirectional && (path() == AttentionPath::eager || masked());
   }
@@ -49,6 +34,8 @@ class AttentionWriter : public ModuleWriter {
     model_masks_ = masks;
     alibi_ = alibi;
   }
+  // What stands in front of the keys and values of the layer that follows (prefix.cpp).
+  void set_prefix(PrefixSaved* prefix) { prefix_ = prefix; }
 
  protected:
   // Selective recomputation (Korthikanti et al., arXiv 2205.05198) checkpoints the core attention
@@ -68,15 +55,18 @@ class AttentionWriter : public ModuleWriter {
                                              const AttentionSaved& saved, TensorId d_out,
                                              std::span<const Ref> held);
 
+  void join_prefix(const AttentionNames& names, AttentionInput& in);
+  Sum behind_prefix(const OperandNames& names, DType own, DType joined, Sum d);
+
   // The dtype that the kernels run in.
   DType kernel(const AttentionInput& in) const {
     return regime_.autocast ? regime_.compute : in.dtype;
   }
   // Batched GEMMs need [batch·heads, s, d] with plain strides; one sequence has them already.
   bool lays_out() const { return tokens_.sequences > 1; }
-  bool lays_out(const AttentionInput& in) const { return lays_out() && !in.heads_first; }
   bool grouped() const { return d_.kv_heads < d_.heads; }
-  bool slides() const { return sliding_ && tokens_.length >= d_.window; }
+  // A mask behind a prefix, which is made in any case, is made of the window, too.
+  bool slides() const { return sliding_ && (tokens_.prefix > 0 || tokens_.length >= d_.window); }
   bool copies_groups() const { return grouped() && d_.kv_heads > 1; }  // of one head: a view
   // Transformers makes queries, keys and values contiguous for SDPA. Flash and cuDNN then lay their
   // output out like the queries, [b, heads, s, d], and the layer reads a copy; the memory-efficient
@@ -103,10 +93,14 @@ class AttentionWriter : public ModuleWriter {
   void efficient_workspace(OpBuilder backward, DType dtype);
   double fused_flops() const;
   SymInt q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
-  SymInt kv_values() const { return checked_multiply(tokens_.total(), d_.kv_width()); }
+  SymInt kv_values() const { return checked_multiply(tokens_.all_keys(), d_.kv_width()); }
+  SymInt repeated_values() const { return checked_multiply(tokens_.all_keys(), d_.q_width()); }
+  // As the kernel reads them.
+  SymInt read_values() const { return repeats() ? repeated_values() : kv_values(); }
   TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
   bool sliding_ = false;
   ByWindow model_masks_{kNoTensor, kNoTensor};
+  PrefixSaved* prefix_ = nullptr;
   TensorId alibi_ = kNoTensor;  // biases [batch·heads, 1, s] in the stream's dtype
 
  private:

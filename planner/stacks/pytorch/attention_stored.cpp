@@ -17,9 +17,9 @@ namespace {
 struct StoredAttention {
   enum class Groups : std::uint8_t { none, copied, viewed } groups = Groups::none;
   EagerSoftmax softmax = EagerSoftmax::fp32;
-  DType q, v, kernel, compute, mask, biases;  // q: and k
+  DType q, k, v, kernel, compute, mask, biases;
   bool math, masks, soft_cap, alibi, dropout, autocast, sinks, sinks_grad;
-  bool lays_out, lays_out_q, lays_out_v;  // q: and k
+  bool lays_out, lays_out_q, lays_out_k, lays_out_v;
   bool q_grad, k_grad, v_grad;
   int slices;  // that the repetition of keys and values begins with
 };
@@ -28,6 +28,7 @@ struct StoredAttention {
 enum : Extent {
   kQueries = 1,
   kKeys,
+  kRepeated,  // keys, over the query heads of their group
   kMask,
   kBiases,
   kSquare,
@@ -36,6 +37,7 @@ enum : Extent {
   kJoined,  // scores, and one more in each row
   // Of the products:
   kLength,
+  kKeyLength,
   kHeadDim,
   kHeads,  // of all sequences
   // Bytes:
@@ -44,14 +46,14 @@ enum : Extent {
   kSquareBooleans,
   kTwoValues,
 };
-constexpr std::array<Extent, 4> kOfScores{kLength, kLength, kHeadDim, kHeads},
-    kOfRows{kLength, kHeadDim, kLength, kHeads};
+constexpr std::array<Extent, 4> kOfScores{kLength, kKeyLength, kHeadDim, kHeads},
+    kOfRows{kLength, kHeadDim, kKeyLength, kHeads};
 
 struct Given {
   ValueId q, k, v, mask, biases;
 };
 Given given(Function& f, const StoredAttention& of) {
-  return {f.given({kQueries, of.q}, of.q_grad, ".q"), f.given({kKeys, of.q}, of.k_grad, ".k"),
+  return {f.given({kQueries, of.q}, of.q_grad, ".q"), f.given({kKeys, of.k}, of.k_grad, ".k"),
           f.given({kKeys, of.v}, of.v_grad, ".v"), f.given({kMask, of.mask}, false),
           f.given({kBiases, of.biases}, false)};
 }
@@ -86,7 +88,7 @@ ValueId eager_scores(Function& f, const StoredAttention& of, ValueId q_given, Va
   const ValueId q_cast = cast(f, q_given, of.kernel, ".q.cast");
   const ValueId q = laid_out(f, q_cast, of.lays_out_q, ".q.contiguous");
   const bool repeated = of.groups == StoredAttention::Groups::copied;
-  const ValueId k = laid_out(f, k_cast, of.lays_out_q && !repeated, ".k.contiguous");
+  const ValueId k = laid_out(f, k_cast, of.lays_out_k && !repeated, ".k.contiguous");
   if (of.alibi) {
     const ValueId alibi = cast(f, biases, of.kernel, ".alibi");
     const ValueId scores = f.bmm(Kind::baddbmm, {q, k, alibi}, tape::kAll, kOfScores);
@@ -107,9 +109,7 @@ ValueId eager_softmax(Function& f, const StoredAttention& of, ValueId masked) {
   const DType narrow = f.value(masked).size.dtype;
   const bool at_once = of.softmax == EagerSoftmax::fp32;
   const DType wide = at_once || of.autocast ? DType::fp32 : narrow;
-  const DType returned = at_once                                   ? of.q
-                         : of.softmax == EagerSoftmax::as_computed ? of.compute
-                                                                   : wide;
+  const DType returned = at_once ? of.q : of.softmax == EagerSoftmax::as_computed ? of.v : wide;
   const bool reads_half = narrow == DType::fp16 && wide == DType::fp32;
   const ValueId from = reads_half ? masked : cast(f, masked, wide, ".scores.masked.fp32");
   const ValueId softmax = f.named(f.softmax(from, wide), ".softmax");
@@ -154,7 +154,7 @@ Function eager_function(const StoredAttention& of) {
     if (of.groups == Groups::none) return x;
     const bool copies = of.groups == Groups::copied;
     for (int i = 0; i < of.slices; ++i) x = f.slice(x, kKeys);
-    return f.named(f.resize(copies ? Kind::repeat : Kind::expand, x, kQueries), suffix);
+    return f.named(f.resize(copies ? Kind::repeat : Kind::expand, x, kRepeated), suffix);
   };
   const ValueId k = repeated(in.k, ".k.repeated"), v = repeated(in.v, ".v.repeated");
   const ValueId scores = eager_scores(f, of, in.q, k, in.biases);
@@ -167,9 +167,10 @@ Function eager_function(const StoredAttention& of) {
     f.also_result(scores);
     f.also_result(masked);
   }
+  const ValueId v_cast = cast(f, v, of.compute, ".v.cast");  // torch.matmul's last argument first
   const ValueId probabilities = cast(f, weights, of.compute, ".probabilities");
   const ValueId rows =
-      laid_out(f, v, of.lays_out_v && of.groups != Groups::copied, ".v.contiguous");
+      laid_out(f, v_cast, of.lays_out_v && of.groups != Groups::copied, ".v.contiguous");
   const ValueId product = f.bmm(Kind::bmm, {probabilities, rows, kNone}, kQueries, kOfRows);
   f.result(f.named(f.copy(by_head(f, product, of.lays_out)), ".attention"));
   f.leave(k);
@@ -197,13 +198,13 @@ Function math_function(const StoredAttention& of) {
   const auto repeated = [&](ValueId x, const char* suffix) {
     return of.groups == StoredAttention::Groups::none
                ? x
-               : f.named(f.resize(Kind::repeat, x, kQueries), suffix);
+               : f.named(f.resize(Kind::repeat, x, kRepeated), suffix);
   };
   const ValueId k_repeated = repeated(k, ".k.repeated"), v_repeated = repeated(v, ".v.repeated");
   const ValueId k_scaled = f.named(f.apply(Kind::scale, k_repeated), ".k.scaled");
   const bool copies = of.groups == StoredAttention::Groups::none;
   const ValueId q_rows = laid_out(f, q_scaled, of.lays_out_q, ".q.contiguous");
-  const ValueId k_rows = laid_out(f, k_scaled, of.lays_out_q && copies, ".k.contiguous");
+  const ValueId k_rows = laid_out(f, k_scaled, of.lays_out_k && copies, ".k.contiguous");
   const ValueId scores =
       f.bmm(Kind::transposed_bmm, {q_rows, k_rows, kNone}, tape::kAll, kOfScores);
   f.hold_through({k_scaled, kNone, kNone});
@@ -228,11 +229,11 @@ Function math_function(const StoredAttention& of) {
 TapePart stored_attention_tape(const char* module, const StoredAttention& of) {
   std::uint64_t key =
       static_cast<std::uint64_t>(of.groups) << 2 | static_cast<std::uint64_t>(of.softmax);
-  for (const DType dtype : {of.q, of.v, of.kernel, of.compute, of.mask, of.biases})
+  for (const DType dtype : {of.q, of.k, of.v, of.kernel, of.compute, of.mask, of.biases})
     key = key << 2 | tape::dtype_bits(dtype);
   for (const bool bit : {of.math, of.masks, of.soft_cap, of.alibi, of.dropout, of.autocast,
-                         of.lays_out, of.lays_out_q, of.lays_out_v, of.q_grad, of.k_grad, of.v_grad,
-                         of.slices > 0, of.sinks, of.sinks_grad})
+                         of.lays_out, of.lays_out_q, of.lays_out_k, of.lays_out_v, of.q_grad,
+                         of.k_grad, of.v_grad, of.slices > 0, of.sinks, of.sinks_grad})
     key = key << 1 | bit;
   const tape::Rule& rule =
       tape::known_rule(key, [&] { return of.math ? math_function(of) : eager_function(of); });
@@ -247,48 +248,57 @@ TapePart AttentionWriter::stored(const AttentionNames& names, const AttentionInp
   const Groups groups = !grouped()                ? Groups::none
                         : math || copies_groups() ? Groups::copied
                                                   : Groups::viewed;
-  return stored_attention_tape(names.module, {groups,
-                                              in.softmax,
-                                              in.dtype,
-                                              regime_.compute,
-                                              kernel(in),
-                                              regime_.compute,
-                                              regime_.weight,
-                                              regime_.residual,
-                                              math,
-                                              math ? !d_.bidirectional : needs_mask(),
-                                              in.soft_cap,
-                                              in.alibi,
-                                              d_.attention_dropout > 0,
-                                              regime_.autocast,
-                                              in.sinks,
-                                              in.sinks_grad,
-                                              lays_out(),
-                                              lays_out(in),
-                                              lays_out() && !in.v_heads_first,
-                                              in.q_grad,
-                                              in.k_grad,
-                                              in.v_grad,
-                                              math ? 0 : slices_of_groups()});
+  // A view of one head for all, which a product wants laid out; a cast is, of each.
+  const auto spread = [&](DType dtype) {
+    return groups == Groups::viewed && dtype == regime_.compute;
+  };
+  return stored_attention_tape(names.module,
+                               {groups,
+                                in.softmax,
+                                in.dtype,
+                                in.k_dtype,
+                                in.v_dtype,
+                                kernel(in),
+                                regime_.compute,
+                                regime_.weight,
+                                regime_.residual,
+                                math,
+                                math ? !d_.bidirectional : needs_mask(),
+                                in.soft_cap,
+                                in.alibi,
+                                d_.attention_dropout > 0,
+                                regime_.autocast,
+                                in.sinks,
+                                in.sinks_grad,
+                                lays_out(),
+                                lays_out() && !in.heads_first,
+                                lays_out() && (!in.k_heads_first || spread(in.k_dtype)),
+                                lays_out() && (!in.v_heads_first || spread(in.v_dtype)),
+                                in.q_grad,
+                                in.k_grad,
+                                in.v_grad,
+                                math ? 0 : slices_of_groups()});
 }
 
 TapeCounts AttentionWriter::stored_counts() const {
-  const SymInt t = tokens_.total(), s = tokens_.length;
-  const SymInt scores = checked_multiply(checked_multiply(t, s), d_.heads);
+  const SymInt t = tokens_.total(), s = tokens_.length, keys = tokens_.keys();
+  const SymInt scores = checked_multiply(checked_multiply(t, keys), d_.heads);
   TapeCounts counts{};
   counts[tape::kAll] = counts[kScoreBooleans] = scores;
   counts[kQueries] = q_values();
   counts[kKeys] = kv_values();
-  counts[kMask] = checked_multiply(t, s);
-  counts[kBiases] = checked_multiply(t, d_.heads);
+  counts[kRepeated] = repeated_values();
+  counts[kMask] = checked_multiply(t, keys);
+  counts[kBiases] = checked_multiply(tokens_.all_keys(), d_.heads);
   counts[kSquare] = counts[kSquareBooleans] = checked_multiply(s, s);
   counts[kSinks] = d_.heads;
-  counts[kRows] = counts[kBiases];
+  counts[kRows] = checked_multiply(t, d_.heads);
   counts[kJoined] = scores + counts[kRows];
   counts[kLength] = s;
+  counts[kKeyLength] = keys;
   counts[kHeadDim] = d_.head_dim;
   counts[kHeads] = checked_multiply(tokens_.sequences, d_.heads);
-  counts[kRowBooleans] = (bytes(counts[kBiases], DType::boolean) + fp32(1)).value();
+  counts[kRowBooleans] = (bytes(counts[kRows], DType::boolean) + fp32(1)).value();
   counts[kTwoValues] = (fp32(1) * 2).value();
   return counts;
 }

@@ -237,16 +237,23 @@ TapePart BlockWriter::rotary_part(const NodePlan& at, std::size_t i) const {
 
 AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved& s) const {
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
+  // torch.cat promotes, and returns [batch, heads, s, d].
+  const bool behind = tokens_.prefix > 0;
+  const auto dtype = [&](ValueId id) {
+    return behind ? promoted(regime_.weight, dtype_of(id)) : dtype_of(id);
+  };
   return {s.of(q),
           s.of(k),
           s.of(v),
           dtype_of(q),
-          dtype_of(v),
+          dtype(k),
+          dtype(v),
           grad_of(q),
-          grad_of(k),
-          grad_of(v),
+          behind || grad_of(k),
+          behind || grad_of(v),
           plan_->value(q).heads_first,
-          plan_->value(v).heads_first,
+          behind || plan_->value(q).heads_first,
+          behind || plan_->value(v).heads_first,
           at.node->softmax,
           at.node->soft_cap,
           at.node->alibi,
@@ -256,7 +263,12 @@ AttentionInput BlockWriter::attention_input(const NodePlan& at, const LayerSaved
 
 void BlockWriter::run_attention(const NodePlan& at, bool takes, LayerSaved& s) {
   AttentionSaved& saved = s.attentions[at.place];
-  const AttentionInput in = attention_input(at, s);
+  AttentionInput in = attention_input(at, s);
+  if (tokens_.prefix > 0) {
+    join_prefix(*at.attention_names, in);
+    s.of(at.node->in[1]) = in.k;
+    s.of(at.node->in[2]) = in.v;
+  }
   if (takes && fuses_attention())
     attention_kept(*at.attention_names, in, stored_->attentions[at.place], saved);
   else

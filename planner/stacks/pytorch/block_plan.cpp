@@ -189,7 +189,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     }
     if (node.kind == OpKind::attention) {
       at.place = attentions++;
-      trains = node.module >= 0 && part.train_sinks;
+      trains = part.prefixed || (node.module >= 0 && part.train_sinks);
     }
     if (node.kind == OpKind::activation) at.place = activations++;
     if (node.kind == OpKind::dropout) at.place = dropouts++;

@@ -64,10 +64,13 @@ std::span<const Ref> BlockWriter::frame() const {
 }
 
 // A transposed view of one head has the strides of the whole.
-TensorId BlockWriter::laid_out(ValueId id) {
+TensorId BlockWriter::laid_out(ValueId id, bool for_gemm) {
   const Sum& sum = gradient(id);
-  if (sum.laid_out == nullptr || plan_->value(id).width == d_.head_dim) return sum.tensor;
-  return copy(sum.laid_out, sum.tensor, values_of(id), dtype_of(id));
+  const bool one_head = plan_->value(id).width == d_.head_dim;
+  const char* const name = one_head ? nullptr : sum.laid_out;
+  if (name != nullptr) return copy(name, sum.tensor, values_of(id), dtype_of(id));
+  return for_gemm && sum.apart != nullptr ? copy(sum.apart, sum.tensor, values_of(id), dtype_of(id))
+                                          : sum.tensor;
 }
 
 void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
@@ -79,7 +82,7 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       return norm_back(at, d_input, s);
     case OpKind::linear: {
       if (at.fused > 0) return fused_backward_of(at, d_input, s);
-      const TensorId d = laid_out(node.out[0]);
+      const TensorId d = laid_out(node.out[0], true);
       Sum sum = gradient(in);
       sum.view = sum.view || shared(in);
       Place place = place_of(at, d_input, s);
@@ -96,9 +99,12 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
       return slice_back(at);
     case OpKind::concatenate:
       return concatenate_back(at);
-    case OpKind::heads:
-      gradient(in) = {laid_out(node.out[0])};
+    case OpKind::heads: {
+      const TensorId d = laid_out(node.out[0]);
+      const Sum& sum = gradient(node.out[0]);
+      gradient(in) = {.tensor = d, .apart = d == sum.tensor ? sum.apart : nullptr};
       return;
+    }
     case OpKind::reshape:
       gradient(in) = gradient(node.out[0]);
       return;
@@ -265,10 +271,19 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
       attention_backward(names, in, s.attentions[at.place], gradient(at.node->out[0]).tensor,
                          selective() ? std::span<const Ref>(held) : std::span<const Ref>());
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
-  const bool strided = stored || (masked() && grouped()) || (d_.repeats_heads_first && repeats());
-  gradient(at.node->in[0]) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
-  gradient(at.node->in[1]) = {d[1], false, nullptr};
-  gradient(at.node->in[2]) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};
+  // flash_attn makes gradients with the strides of what it was given: of a cache's, of heads first.
+  const bool cached = packaged() && tokens_.prefix > 0;
+  const bool strided =
+      stored || cached || (masked() && grouped()) || (d_.repeats_heads_first && repeats());
+  const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
+  gradient(q) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
+  gradient(k) = {d[1], false, cached ? names.k.grad_laid_out : nullptr};
+  gradient(v) = {d[2], false, strided ? names.v.grad_laid_out : nullptr};
+  if (tokens_.prefix == 0) return;
+  prefix_->d_k = d[1];
+  prefix_->d_v = d[2];
+  if (grad_of(v)) gradient(v) = behind_prefix(names.v, dtype_of(v), in.v_dtype, gradient(v));
+  if (grad_of(k)) gradient(k) = behind_prefix(names.k, dtype_of(k), in.k_dtype, gradient(k));
 }
 
 void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {

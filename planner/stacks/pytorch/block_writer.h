@@ -120,7 +120,7 @@ class BlockWriter : public AttentionWriter {
   bool shared(models::ValueId id) const;
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
   // The gradient of a value, laid out as a GEMM reads it.
-  TensorId laid_out(models::ValueId id);
+  TensorId laid_out(models::ValueId id, bool for_gemm = false);
   Ref gradient_of(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 

@@ -132,12 +132,11 @@ EmbeddingScratch embedding_scratch(const ProgramBuilder& allocator, SymInt ids, 
 // aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv and
 // num_splits_heuristic: the fewest parts whose last wave of blocks is filled to 0.85 of the best.
 namespace {
-std::int64_t key_splits(std::int64_t rows, std::int64_t length, std::int64_t head_dim,
+std::int64_t key_splits(std::int64_t tiles, std::int64_t keys, std::int64_t head_dim,
                         std::int64_t processors) {
-  constexpr std::int64_t kQueries = 64, kMostSplits = 128;
-  const std::int64_t keys = head_dim <= 64 ? 256 : head_dim <= 128 ? 128 : 64;
-  const std::int64_t tiles = checked_multiply(rows, ceil_divide(length, kQueries));
-  const std::int64_t of_keys = ceil_divide(length, keys), blocks = 2 * processors;
+  constexpr std::int64_t kMostSplits = 128;
+  const std::int64_t of_block = head_dim <= 64 ? 256 : head_dim <= 128 ? 128 : 64;
+  const std::int64_t of_keys = ceil_divide(keys, of_block), blocks = 2 * processors;
   if (static_cast<float>(tiles) >= 0.8F * static_cast<float>(blocks)) return 1;
   const std::int64_t most = std::min({kMostSplits, blocks, of_keys});
   const auto filled = [&](std::int64_t splits) {
@@ -154,8 +153,11 @@ std::int64_t key_splits(std::int64_t rows, std::int64_t length, std::int64_t hea
 }
 }  // namespace
 
-SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt length, std::int64_t head_dim) {
-  return called(key_splits, rows, length, head_dim, gpu.count);
+SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt queries, SymInt keys,
+                        std::int64_t head_dim) {
+  constexpr std::int64_t kTile = 64;
+  return called(key_splits, checked_multiply(rows, ceil_divide(queries, kTile)), keys, head_dim,
+                gpu.count);
 }
 
 // cub/device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep: 8 bits a pass; digit counts of each

@@ -32,8 +32,10 @@ ColumnSumScratch whole_reduction_scratch(const ProgramBuilder& allocator, const 
                                          SymInt values, DType of);
 
 // Into how many parts flash-attention 2's forward divides the keys of a tile of 64 queries, where
-// such tiles (of `rows` sequences and heads) fill less than 0.8 of the processors. Without dropout.
-SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt length, std::int64_t head_dim);
+// such tiles (of `rows` sequences and heads, of so many queries and keys) fill less than 0.8 of the
+// processors. Without dropout.
+SymInt flash_key_splits(const Processors& gpu, SymInt rows, SymInt queries, SymInt keys,
+                        std::int64_t head_dim);
 
 // The gradient of a table of `table_rows` × `width` from `ids` looked-up rows: blocks that stand
 // together at the highest moment.

@@ -11,13 +11,17 @@ namespace plimsoll::planner::pytorch {
 
 // Sizes of one micro-batch.
 struct Tokens {
-  // `ahead`: virtual tokens in front of each sequence.
-  Tokens(const models::Batch& batch, models::Rows of, std::int64_t ahead = 0);
+  // `ahead`: virtual tokens in front of each sequence. `keys_ahead`: keys and values alone.
+  Tokens(const models::Batch& batch, models::Rows of, std::int64_t ahead = 0,
+         std::int64_t keys_ahead = 0);
   SymInt total() const { return total_; }
   void set_total(SymInt total) { total_ = total; }
+  SymInt keys() const { return prefix > 0 ? length + prefix : length; }  // of a sequence
+  SymInt all_keys() const { return prefix > 0 ? sequences * keys() : total_; }
 
   models::Rows rows;
   SymInt sequences, length;
+  std::int64_t prefix;
   SymInt samples, real;  // how many there are; tokens that are no padding
 
  private:
@@ -56,6 +60,8 @@ struct Sum {
   // Strided like a transposed view: what the copy is called that a GEMM needs; else nothing.
   const char* laid_out = nullptr;
   bool of_input = false;  // it is in the layer's d(input) already (KernelPatch::sums_apart)
+  // A view in which the sequences' rows stand apart: what the copy is called that a GEMM needs.
+  const char* apart = nullptr;
 };
 
 // What a norm reads: so many rows of its width, in this dtype, of a tensor that requires a

@@ -140,7 +140,10 @@ OperandNames make_operand(const std::string& m) {
           name(".turned.grad"),
           name(".unpadded"),
           name(".grad.padded"),
-          name(".joined")};
+          name(".joined"),
+          name(".prefix"),
+          name(".cached"),
+          name(".cached.grad")};
 }
 
 AttentionNames make_attention(const std::string& m) {

@@ -79,6 +79,7 @@ struct OperandNames {
   const char *wide, *turned, *rotated, *grad_turned;  // rotated as complex numbers
   const char *unpadded, *grad_padded;  // the package's: without padding
   const char* joined;  // with the rest of each head
+  const char *prefix, *cached, *cached_grad;  // learned ones, and these with a sequence's own
 };
 
 // What attention makes between its projections, under the module that does it.

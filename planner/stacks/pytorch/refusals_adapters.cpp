@@ -1,6 +1,7 @@
 // What stack pytorch does not plan of PEFT's adapters beyond plain ones.
 #include <string>
 
+#include "models/decisions/layer.h"
 #include "models/model_spec.h"
 #include "models/prompt_adapters.h"
 #include "models/run_names.h"
@@ -58,6 +59,35 @@ void refuse_vectors(const models::Strategy& s) {
   refuse_if(s.transformers < models::Release{5, 0, 0}, "Transformers before 5.0");
 }
 
+// Learned keys and values (peft 0.21, peft_model.py, _setup_prompt_encoder and get_prompt).
+void refuse_prefix(const models::Decoder& d, const std::string& model_type,
+                   const models::Strategy& s) {
+  if (s.lora->kind != models::AdapterKind::prefix_tuning) return;
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return std::string("--adapter prefix-tuning ") + what; });
+  };
+  refuse_if(models::decisions::recomputes_layers(s.recompute.kind),
+            "with --recompute: PEFT refuses it (\"PREFIX_TUNING does not work with gradient "
+            "checkpointing\"); --recompute none, or --adapter prompt-tuning");
+  refuse_if(s.recompute.kind != models::RecomputeKind::none,
+            "with --recompute selective is not modelled yet");
+  const bool packaged = s.attention == models::Attention::flash_2;
+  refuse_if(!packaged && s.attention != models::Attention::flash &&
+                s.attention != models::Attention::eager,
+            "is modelled with --attention flash (PyTorch's scaled_dot_product_attention, whose "
+            "memory-efficient kernel runs behind a mask), flash-2 and eager");
+  refuse_if(packaged && s.rows != models::Rows::full,
+            "with --attention flash-2 is modelled with rows that are full");
+  refuse_if(packaged && d.counts_positions(),
+            "with --attention flash-2 of OPT is not modelled yet: the mask that it makes decides");
+  refuse_if(d.position == models::PositionKind::alibi,
+            "of BLOOM is not modelled yet: it lays out its queries behind the cache");
+  refuse_if(
+      models::fills_own_cache(model_type) && d.window > 0 && s.lora->virtual_tokens >= d.window,
+      "with --virtual-tokens that fill a layer's sliding window is not modelled");
+}
+
 // A prompt that is learned. PEFT's forward for it is of the Transformers model that it wraps.
 void refuse_prompt(const models::ModelSpec& model, const models::Strategy& s) {
   if (!models::learns_prompt(s.lora->kind)) return;
@@ -66,16 +96,19 @@ void refuse_prompt(const models::ModelSpec& model, const models::Strategy& s) {
           [&] { return "--adapter " + std::string(models::name_of(s.lora->kind)) + " " + what; });
   };
   const models::Decoder& d = *model.decoder;
-  refuse_if(s.lora->kind == models::AdapterKind::prefix_tuning, "is not modelled yet");
   refuse_if(!models::is_transformers(s.code), "is modelled with Transformers' own code");
   refuse_if(d.masked_loss || d.bidirectional || d.token_types > 0,
             "is modelled for causal language models");
   refuse_if(d.embedding_width > 0,
             "does not fit a model whose embeddings are projected: PEFT makes them as wide as the "
             "layers");
-  refuse_if(s.rows != models::Rows::full, "is modelled with rows that are full");
+  const bool prefix = s.lora->kind == models::AdapterKind::prefix_tuning;
+  refuse_if(prefix ? s.rows == models::Rows::flattened : s.rows != models::Rows::full,
+            prefix ? "is modelled with rows that are full or padded"
+                   : "is modelled with rows that are full");
   refuse_if(s.loss != models::Loss::full, "is modelled with --loss full");
   refuse_if(!s.train.empty(), "with --train is not modelled yet");
+  refuse_prefix(d, model.model_type, s);
 }
 
 }  // namespace

@@ -76,27 +76,6 @@ struct LinearSaved {
   TensorId out = kNoTensor;
   bool input_grad = true;  // what it reads requires one
 };
-// A prompt's: the virtual tokens' numbers, what its perceptron read and made, its embeddings as
-// they are repeated; and what PEFT's forward holds until it returns.
-struct PromptSaved {
-  TensorId ids = kNoTensor, repeated = kNoTensor;
-  std::array<LinearSaved, 3> linears;
-  std::array<TensorId, 2> rectified{kNoTensor, kNoTensor};
-  std::vector<TensorId> held;
-};
-// What the model makes before its layers. `looked_up`: what the embedding's module returned, of
-// which the model makes `embedded`.
-struct FrontSaved {
-  TensorId looked_up = kNoTensor, embedded = kNoTensor;
-  TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
-  TensorId padding_mask = kNoTensor;  // see count_positions()
-  TensorId alibi = kNoTensor;
-  TensorId type_ids = kNoTensor, types = kNoTensor;  // of tokens
-  TensorId sum = kNoTensor;  // what the embedding's norm reads
-  TensorId dropout_mask = kNoTensor;
-  TapeSaved norm;
-  PromptSaved prompt;
-};
 struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them
   TensorId mask = kNoTensor;  // additive, in the kernel's dtype
@@ -132,10 +111,9 @@ struct EndSaved {
 // What one layer's forward leaves to its backward.
 struct LayerSaved {
   std::vector<TensorId> values;  // by ValueId; the layer's input is not among them
-  std::vector<TapeSaved> norms;  // by Module::place
+  std::vector<TapeSaved> norms, experts;  // by Module::place
   std::vector<LinearSaved> linears;
   std::vector<AttentionSaved> attentions;  // by NodePlan::place
-  std::vector<TapeSaved> experts;
   std::vector<TapeSaved> activations;
   TapeSaved route;  // of a loop over experts
   std::vector<TensorId> masks;  // dropout's

@@ -1,5 +1,6 @@
 #include "planner/stacks/pytorch/sdpa_kernel.h"
 
+#include "models/prompt_adapters.h"
 #include "planner/stacks/pytorch/regime.h"
 
 namespace plimsoll::planner::pytorch {
@@ -32,6 +33,14 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
 // scratch of its backward was seen in the peaks of an H100's steps, too.
 reports::Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const models::Strategy& s,
                                    const std::string& torch, const std::string& capability) {
+  if (models::prefix_tokens(s) > 0) {
+    const bool cudnn = sdpa == Rules::Sdpa::cudnn;
+    return {"kernel behind scaled_dot_product_attention", "\"efficient\"",
+            cudnn ? "assumed" : "derived",
+            std::string("keys in front of a sequence's own come with a mask, which "
+                        "FlashAttention does not take") +
+                (cudnn ? "; whether cuDNN's kernel takes it was not seen" : "")};
+  }
   const bool seen = capability == "9.0" && s.torch == models::kTorch;
   std::string source = torch + "'s order of backends on compute capability " + capability;
   if (sdpa == Rules::Sdpa::cudnn && seen)

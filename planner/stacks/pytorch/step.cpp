@@ -6,10 +6,12 @@
 
 namespace plimsoll::planner::pytorch {
 
-Tokens::Tokens(const models::Batch& batch, models::Rows of, std::int64_t ahead)
+Tokens::Tokens(const models::Batch& batch, models::Rows of, std::int64_t ahead,
+               std::int64_t keys_ahead)
     : rows(of),
       sequences(value_of(batch, StepVariable::micro_batch)),
       length(batch.seq_len + ahead),
+      prefix(keys_ahead),
       samples(value_of(batch, StepVariable::samples)),
       real(value_of(batch, StepVariable::real_tokens)) {
   if (of == models::Rows::flattened) {
@@ -27,7 +29,7 @@ Step::Step(models::StepProgram& program, const ModelParts& of, const models::Str
       strategy(chosen),
       batch(of_step),
       rules(given),
-      tokens(of_step, chosen.rows, of.virtual_tokens),
+      tokens(of_step, chosen.rows, of.virtual_tokens, of.prefix_tokens),
       text(of_step, chosen.rows),
       regime(
           regime_of(chosen, chosen.data.zero >= 2, given.fsdp_autocast, of.decoder.embedding_norm)),

@@ -7,6 +7,7 @@
 #include "planner/host_memory.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/pytorch/block_writer.h"
+#include "planner/stacks/pytorch/ends/front_saved.h"
 #include "planner/stacks/pytorch/unit.h"
 
 namespace plimsoll::planner::pytorch {

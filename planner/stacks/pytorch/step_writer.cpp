@@ -141,6 +141,7 @@ void StepWriter::layers_forward(std::size_t r) {
   for (std::size_t j = 0; j < run.stride(); ++j) {
     const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     s_.b.at_layer(static_cast<std::uint16_t>(j));
+    if (s_.parts.prefix_tokens > 0) s_.layer.set_prefix(&run.prefixes[j]);
     if (s_.offloading != nullptr) s_.offloading->before_layer(r, j);
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
@@ -179,6 +180,7 @@ void StepWriter::layers_backward(std::size_t r) {
     const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     s_.b.at_layer(static_cast<std::uint16_t>(j));
     const bool first = j % run.checkpoint() == 0;  // of a checkpoint
+    if (s_.parts.prefix_tokens > 0) s_.layer.set_prefix(&run.prefixes[j]);
     wrapper_->before_layer_backward(r, j);
     s_.unit = &run.units[j];
     s_.unit->next = 0;

@@ -7,6 +7,7 @@
 #include "planner/model_parts.h"
 #include "planner/program/messages.h"
 #include "planner/program/symbolic_bytes.h"
+#include "planner/stacks/pytorch/attention_input.h"
 #include "planner/stacks/pytorch/block_plan.h"
 #include "planner/stacks/pytorch/compiled/layer.h"
 #include "planner/stacks/pytorch/saved.h"
@@ -93,6 +94,7 @@ struct Run {
   std::vector<compiled::Layer> compiled;  // by plan, where layers are compiled
   std::vector<std::vector<TensorId>> compiled_saved;
   std::vector<TensorId> recomputed;
+  std::vector<PrefixSaved> prefixes;  // by layer
   std::vector<TensorId> loaded;  // layers' inputs as they come back from the host (offloading.h)
   std::vector<Unit> units;
   std::int64_t count = 0;  // instances

@@ -105,6 +105,7 @@ void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_
     for (const BlockPlan& plan : run.plans)
       run.compiled.push_back(CompiledBlock(s_.layer).compile(plan));
   run.compiled_saved.resize(run.stride());
+  run.prefixes.resize(run.stride());
   run.count = count;
   s_.runs.push_back(std::move(run));
 }

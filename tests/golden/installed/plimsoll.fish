@@ -75,15 +75,15 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none,
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-alpha -d '(16)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of ia3 PEFT'\''s own)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l target-parameters -d 'mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l feedforward-modules -d 'ia3: of the targets, those whose input is scaled; none (PEFT'\''s own)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l virtual-tokens -d 'prompt-tuning, p-tuning: in front of each sequence, beside --seq-len' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l encoder-hidden -d 'p-tuning: width of the perceptron'\''s inner layers (the model'\''s)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l virtual-tokens -d 'of a prompt, or of a prefix'\''s keys and values, beside --seq-len' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l encoder-hidden -d 'width of the perceptron: p-tuning (the model'\''s), prefix-tuning (it has none)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
@@ -222,15 +222,15 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-alpha -d '(16)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of ia3 PEFT'\''s own)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l target-parameters -d 'mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l feedforward-modules -d 'ia3: of the targets, those whose input is scaled; none (PEFT'\''s own)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l virtual-tokens -d 'prompt-tuning, p-tuning: in front of each sequence, beside --seq-len' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l encoder-hidden -d 'p-tuning: width of the perceptron'\''s inner layers (the model'\''s)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l virtual-tokens -d 'of a prompt, or of a prefix'\''s keys and values, beside --seq-len' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l encoder-hidden -d 'width of the perceptron: p-tuning (the model'\''s), prefix-tuning (it has none)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
@@ -351,8 +351,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-alpha -d '(16)
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of ia3 PEFT'\''s own)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l target-parameters -d 'mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l feedforward-modules -d 'ia3: of the targets, those whose input is scaled; none (PEFT'\''s own)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l virtual-tokens -d 'prompt-tuning, p-tuning: in front of each sequence, beside --seq-len' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l encoder-hidden -d 'p-tuning: width of the perceptron'\''s inner layers (the model'\''s)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l virtual-tokens -d 'of a prompt, or of a prefix'\''s keys and values, beside --seq-len' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l encoder-hidden -d 'width of the perceptron: p-tuning (the model'\''s), prefix-tuning (it has none)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
@@ -501,15 +501,15 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none,
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning (lora, where --lora-rank is given)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-alpha -d '(16)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-targets -d 'all-linear, attention, q_proj,v_proj,… (all-linear; of stacked experts attention; of ia3 PEFT'\''s own)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l target-parameters -d 'mlp.experts.gate_up_proj,…: stacked experts with LoRA, of Transformers 5' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l feedforward-modules -d 'ia3: of the targets, those whose input is scaled; none (PEFT'\''s own)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l virtual-tokens -d 'prompt-tuning, p-tuning: in front of each sequence, beside --seq-len' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l encoder-hidden -d 'p-tuning: width of the perceptron'\''s inner layers (the model'\''s)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l virtual-tokens -d 'of a prompt, or of a prefix'\''s keys and values, beside --seq-len' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l encoder-hidden -d 'width of the perceptron: p-tuning (the model'\''s), prefix-tuning (it has none)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-dropout -d '(0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter-dtype -d 'fp32, bf16 (fp32)' -x -a 'fp32 bf16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x

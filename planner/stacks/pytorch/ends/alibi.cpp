@@ -11,7 +11,7 @@ namespace plimsoll::planner::pytorch {
 // sum, - 1, times the mask; the slopes times that, fp32 [b, heads, s], in the stream's dtype. All
 // locals go when it returns.
 void EmbeddingWriter::alibi_biases() {
-  const SymInt t = tokens_.total(), heads = d_.heads;
+  const SymInt t = tokens_.all_keys(), heads = d_.heads;
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
   const SymInt biases = checked_multiply(t, heads);
   const bool casts = regime_.residual != DType::fp32;

@@ -17,6 +17,7 @@ void EmbeddingWriter::forward() {
   wrapper_.before_forward(s_.embedding, {s_.root.gather_forward});
   s_.front = {};
   s_.cos = s_.sin = s_.masks = {kNoTensor, kNoTensor};
+  if (parts_.prefix_tokens > 0) put_prefix();
   if (d_.token_types > 0) gather_token_types();
   look_up();
   if (s_.embedding.reshards) wrapper_.after_forward(s_.embedding);
@@ -27,7 +28,7 @@ void EmbeddingWriter::forward() {
     s_.front.position_ids = activation("position_ids", tokens_.length, DType::int64);
     auto ids = b_.op("position_ids", Phase::forward).write(s_.front.position_ids);
     // arange, to which the cache's length is added: elsewhere what follows takes more.
-    if (tokens_.rows == models::Rows::padded)
+    if (tokens_.rows == models::Rows::padded || tokens_.prefix > 0)
       ids.scratch(layer_.bytes(tokens_.length, DType::int64));
   }
   const bool embeds = d_.embeds_positions();

@@ -35,6 +35,7 @@ void EmbeddingWriter::backward() {
   layer_.set(Phase::backward, true);
   TensorId d = kNoTensor;
   if (s_.d_embedded != kNoTensor) d = gradients(sum_gradient());
+  if (parts_.prefix_tokens > 0) prefix_gradients();
   auto done = b_.op("embeddings", Phase::backward).release(s_.end.seed);
   if (s_.leaf_input()) done.release(s_.front.looked_up).release(d);
   // Their inputs are token ids: no gradient's arrival reduces these units, but the end does.

@@ -71,6 +71,7 @@ void HeadWriter::leave_model() {
       .release(s_.front.alibi)
       .release(s_.masks[0])
       .release(s_.masks[1]);
+  for (const TensorId table : {s_.cos[0], s_.sin[0], s_.cos[1], s_.sin[1]}) model.release(table);
   if (d_.head_transform)
     model.release(s_.hidden);
   else
@@ -149,6 +150,25 @@ void HeadWriter::loss_forward() {
   if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
   for (const TensorId held : s_.front.prompt.held) returned.release(held);
   b_.close();
+  if (parts_.prefix_tokens > 0) drop_cache();
+}
+
+// PEFT's forward holds the cache until the model has returned.
+void HeadWriter::drop_cache() {
+  for (const Run& run : s_.runs) {
+    b_.open(run.group, false, s_.times);
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      b_.at_layer(static_cast<std::uint16_t>(j));
+      const PrefixSaved& prefix = run.prefixes[j];
+      b_.op("past_key_values", Phase::forward)
+          .release(prefix.cached_k)
+          .release(prefix.cached_v)
+          .release(prefix.window);
+      b_.work().moves(0, 0);
+    }
+    b_.close();
+  }
+  b_.at_layer(0);
 }
 
 void HeadWriter::release_cached_casts() {

@@ -47,17 +47,17 @@ struct Squares {
   }
   // Of batch, head, queries and keys; the last two moved by an offset.
   std::array<std::int32_t, 4> indices() {
-    const auto moved = [&] {
-      const auto range = take(tokens.length, DType::int64);
-      const auto sum = take(tokens.length, DType::int64);
+    const auto moved = [&](SymInt length) {
+      const auto range = take(length, DType::int64);
+      const auto sum = take(length, DType::int64);
       kernels.drop(range);
       return sum;
     };
     const auto sequences = take(tokens.sequences, DType::int64), heads = take(1, DType::int64);
-    const auto queries = moved();
-    return {sequences, heads, queries, moved()};
+    const auto queries = moved(tokens.length);
+    return {sequences, heads, queries, moved(tokens.keys())};
   }
-  std::int32_t square() { return take(checked_multiply(tokens.length, tokens.length)); }
+  std::int32_t square() { return take(checked_multiply(tokens.length, tokens.keys())); }
   std::int32_t joined(std::int32_t before, std::int32_t next) {
     const auto both = square();
     kernels.drop(next);
@@ -82,8 +82,8 @@ struct Squares {
   }
   // Whose keys are padding: a mask for each sequence.
   std::int32_t padded(std::int32_t causal) {
-    const auto keys = picked(tokens.total(), DType::boolean);
-    const auto all = take(checked_multiply(tokens.total(), tokens.length));
+    const auto keys = picked(tokens.all_keys(), DType::boolean);
+    const auto all = take(checked_multiply(tokens.total(), tokens.keys()));
     kernels.drop(keys);
     kernels.drop(causal);
     return all;
@@ -121,6 +121,7 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   const SymBytes padding = counted ? layer_.bytes(t, DType::boolean) : SymBytes();
   const SymBytes ids = layer_.bytes(t, DType::int64);
   layer_.at_sliding(sliding);
+  if (tokens_.prefix > 0) return mask_behind_prefix();
   if (tokens_.rows != models::Rows::full) return mask_of_rows();
   if (counted && layer_.path() != AttentionPath::eager)
     b_.op("attention_mask.padding", Phase::forward)
@@ -132,7 +133,7 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   const SymInt square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
   if (!eager && !counted && strategy_.transformers >= models::kMasksAreBoolean)
-    return boolean_mask();
+    return boolean_mask(false);
   const SymBytes booleans = layer_.bytes(square, DType::boolean);
   const SymBytes indices = layer_.bytes(tokens_.sequences, DType::int64) +
                            layer_.bytes(1, DType::int64) +
@@ -168,14 +169,30 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   return mask;
 }
 
-// sdpa_mask of what is full: the window's square joined to true, then to the causal one.
-TensorId EmbeddingWriter::boolean_mask() {
-  const SymInt square = checked_multiply(tokens_.length, tokens_.length);
-  const TensorId mask =
-      b_.tensor("attention_mask", storage(square, DType::boolean), Category::activations);
+// Where keys stand in front of a sequence's own, no kernel's causal flag does. A mask of the
+// batch's, or the model's own, is joined to the causal one for each sequence.
+TensorId EmbeddingWriter::mask_behind_prefix() {
+  if (!layer_.needs_mask()) return kNoTensor;
+  const bool given = brings_mask() || d_.counts_positions();
+  return given ? mask_of_rows() : boolean_mask(layer_.path() == AttentionPath::eager);
+}
+
+// sdpa_mask of what is full: the window's square joined to true, then to the causal one. `fills`:
+// eager_mask, which fills one of each sequence in the stream's dtype from it.
+TensorId EmbeddingWriter::boolean_mask(bool fills) {
+  const SymInt square = checked_multiply(tokens_.length, tokens_.keys());
+  const SymInt values = fills ? checked_multiply(tokens_.sequences, square) : square;
+  const DType dtype = fills ? layer_.mask_dtype() : DType::boolean;
+  const TensorId mask = b_.tensor("attention_mask", storage(values, dtype), Category::activations);
   auto op = b_.op("attention_mask", Phase::forward).write(mask);
   KernelsOfOp kernels(b_);
   Squares squares{kernels, layer_, tokens_};
+  const auto make = [&] {
+    if (fills)
+      squares.square();
+    else
+      kernels.birth(mask, layer_.bytes(values, dtype));
+  };
   const std::array<std::int32_t, 4> indices = squares.indices();
   if (layer_.windowed()) {
     const auto yes = squares.take(1), edges = squares.take(tokens_.length, DType::int64);
@@ -185,13 +202,18 @@ TensorId EmbeddingWriter::boolean_mask() {
     kernels.drop(inside);
     kernels.drop(yes);
     const auto causal = squares.square();
-    kernels.birth(mask, layer_.bytes(square, DType::boolean));
+    make();
     kernels.drop(causal);
     kernels.drop(and_true);
   } else {
-    kernels.birth(mask, layer_.bytes(square, DType::boolean));
+    make();
   }
   for (const std::int32_t index : indices) kernels.drop(index);
+  if (fills) {
+    squares.take(1, dtype);
+    squares.take(1, DType::fp16);
+    kernels.birth(mask, layer_.bytes(values, dtype));
+  }
   kernels.finish(op);
   return mask;
 }
@@ -208,18 +230,18 @@ TensorId EmbeddingWriter::booleans_of_rows() {
 // queries and keys; what SDPA gets is [b, 1, s, s], in eager attention filled in the stream's
 // dtype.
 TensorId EmbeddingWriter::mask_of_rows() {
-  const bool padded = tokens_.rows == models::Rows::padded;
+  const bool padded = tokens_.rows != models::Rows::flattened;
   if (padded && layer_.packaged()) return booleans_of_rows();
   if (!layer_.needs_mask()) return kNoTensor;
   const bool eager = layer_.path() == AttentionPath::eager;
-  const SymInt values = checked_multiply(tokens_.total(), tokens_.length);
+  const SymInt values = checked_multiply(tokens_.total(), tokens_.keys());
   const DType dtype = eager ? layer_.mask_dtype() : DType::boolean;
   const TensorId mask = b_.tensor("attention_mask", storage(values, dtype), Category::activations);
   auto op = b_.op("attention_mask", Phase::forward).write(mask);
   KernelsOfOp kernels(b_);
   Squares squares{kernels, layer_, tokens_};
   if (padded)
-    squares.take(tokens_.total());
+    squares.take(tokens_.all_keys());
   else
     number_samples(kernels, layer_, tokens_);
   const std::array<std::int32_t, 4> indices = squares.indices();

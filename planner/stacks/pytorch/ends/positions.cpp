@@ -34,7 +34,7 @@ void EmbeddingWriter::embed_positions() {
 // OPTDecoder.forward: a mask of ones in fp32; cumsum, its product with the mask, - 1 and the cast:
 // at most three in fp32, or two beside the result. BLOOM makes its biases of the mask.
 void EmbeddingWriter::count_positions() {
-  const SymInt t = tokens_.total();
+  const SymInt t = tokens_.all_keys();
   s_.front.padding_mask = activation("padding_mask", t, DType::fp32);
   b_.op("padding_mask", Phase::forward).write(s_.front.padding_mask);
   if (d_.position == PositionKind::alibi) return alibi_biases();
