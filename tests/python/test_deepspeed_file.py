@@ -28,6 +28,35 @@ class DeepSpeedFile(unittest.TestCase):
         self.assertEqual(said["workload"], options["workload"])
         self.assertEqual(said["peak_bytes"], options["peak_bytes"])
 
+    def test_parameters_in_turn_are_of_the_flat_buffer_of_stages_1_and_2(self):
+        # LLaMA-Factory 0.9.5, examples/deepspeed/ds_z2_config.json; its ds_z0_config.json and ds_z3_config.json have other
+        # stages beside the same key, or none.
+        flat = {"stage": 2, "allgather_partitions": True, "allgather_bucket_size": 5e8, "overlap_comm": False,
+                "reduce_scatter": True, "reduce_bucket_size": 5e8, "contiguous_gradients": True,
+                "round_robin_gradients": True}
+        config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
+        for stage, words in ((0, ()), (1, ("--round-robin-gradients", "yes")), (2, ("--round-robin-gradients", "yes")),
+                             (3, ())):
+            said = json.loads(self.fit({**config, "zero_optimization": {**flat, "stage": stage}}).stdout)
+            knobs = () if stage == 0 else ("--overlap-comm", "no")
+            options = json.loads(plimsoll("fit", "llama-3.2-1b", "--gpu", "h100", "--gpus", "4", "--stack", "deepspeed",
+                                          "--zero", stage, *knobs, *words, "--json", "-").stdout)
+            self.assertEqual(said["workload"], options["workload"])
+            in_turn = said["workload"]["stack"]["deepspeed"].get("round_robin_gradients", False)
+            self.assertEqual(in_turn, stage in (1, 2))
+        for stack, stage, part in (("deepspeed", 3, "--zero 1 and 2"), ("pytorch", 2, "--stack deepspeed")):
+            result = plimsoll("fit", "gpt2", "--gpu", "h100", "--gpus", 2, "--stack", stack, "--zero", stage,
+                              "--round-robin-gradients", "yes")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(part, result.stderr)
+
+    def test_an_exported_file_with_parameters_in_turn_is_read_back_as_the_same_plan(self):
+        config = {**ZERO2, "zero_optimization": {**ZERO2["zero_optimization"], "round_robin_gradients": True}}
+        first = self.fit(config).stdout
+        exported = plimsoll("export", "-", "--to", "deepspeed", "--quiet", stdin=first).stdout
+        self.assertTrue(json.loads(exported)["zero_optimization"]["round_robin_gradients"])
+        self.assertEqual(json.loads(first)["workload"], json.loads(self.fit(json.loads(exported)).stdout)["workload"])
+
     def test_the_same_said_twice_is_no_contradiction(self):
         words = ["--zero", "2", "--grad-accum", "2"]
         self.assertEqual(self.fit(ZERO2, *words).stderr, "")

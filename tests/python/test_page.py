@@ -106,8 +106,29 @@ class Page(unittest.TestCase):
             self.assertEqual(re.findall(r"url\(|@import|fetch\(|XMLHttp", text), [])
 
     def test_the_page_of_a_file_is_the_page_of_its_command(self):
-        document = plimsoll(*FIT, "--json", "-").stdout
-        self.assertEqual(plimsoll("report", "-", "--html", "-", stdin=document).stdout, page(*FIT))
+        with tempfile.TemporaryDirectory() as name:
+            target = pathlib.Path(name) / "fit.html"
+            document = plimsoll(*FIT, "--json", "-", "--html", target).stdout
+            self.assertEqual(plimsoll("report", "-", "--html", "-", stdin=document).stdout, target.read_text())
+            self.assertEqual(page(*FIT), target.read_text())
+
+    def test_a_page_alone_asks_what_techniques_save(self):
+        document = json.loads(plimsoll(*FIT, "--json", "-").stdout)
+        self.assertNotIn("savings", document)
+        bare = plimsoll("report", "-", "--html", "-", stdin=json.dumps(document)).stdout
+        self.assertNotIn("What each technique saves", bare)
+        self.assertIn("What each technique saves", page(*FIT))
+
+    def test_a_saving_is_the_difference_of_two_plans(self):
+        with tempfile.TemporaryDirectory() as name:
+            target = pathlib.Path(name) / "fit.html"
+            document = json.loads(plimsoll(*FIT, "--json", "-", "--html", target).stdout)
+        first = document["savings"][0]
+        self.assertEqual(first["saves_peak_bytes"], first["peak_bytes"] - document["peak_bytes"])
+        first["saves_peak_bytes"] += 1
+        result = plimsoll("export", "-", "--to", "accelerate", stdin=json.dumps(document))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("savings[0].saves_peak_bytes", result.stderr)
 
     def test_names_are_shown_and_never_run(self):
         config = json.loads((ROOT / "models/specs/models/gpt2.json").read_text())["config"]

@@ -88,8 +88,9 @@ FileOptions with_open_deepspeed_file(const Options& given, const LoadedModel* mo
     const bool stage3_only =
         setting.option.starts_with("stage3-") || setting.option == "sub-group-size";
     const bool flat = stage == "1" || stage == "2";
-    const bool without_effect = (stage3_only && stage != "3") ||
-                                (setting.option == "overlap-comm" && stage == "0") ||
+    const bool of_buckets =
+        setting.option == "overlap-comm" || setting.option == "reduce-bucket-size";
+    const bool without_effect = (stage3_only && stage != "3") || (of_buckets && stage == "0") ||
                                 (setting.option == "round-robin-gradients" && !flat);
     if (mine == nullptr && !without_effect) out.options.add(setting.option, setting.value);
     out.set.push_back(setting.option);

@@ -55,6 +55,10 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
     say("parameters on the host",
         "a rank's parts, twice: as they were built, and in one flat buffer",
         "deepspeed 0.19.8, offload_param; tests/golden/deepspeed_offload.json");
+  if (engine.options.round_robin_gradients && (engine.stage == 1 || engine.stage == 2))
+    say("partitions", "parameters in turn (round_robin_gradients)",
+        "deepspeed 0.19.8, runtime/zero/stage_1_and_2.py, _round_robin_reorder; "
+        "tests/golden/deepspeed_round_robin.json");
   if (engine.stage >= 1)
     say("gradient buckets",
         std::to_string(engine.options.reduce_bucket_size) + " elements" +
