@@ -36,6 +36,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l bucket-cap-mb -d 'D
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l overlap-comm -d 'deepspeed: two buckets (yes with --zero 3)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l round-robin-gradients -d 'deepspeed --zero 1, 2: ranks own parameters in turn (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l sub-group-size -d 'deepspeed --zero 3: elements of one step (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stage3-prefetch-bucket-size -d 'deepspeed (5e7)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stage3-param-persistence-threshold -d 'deepspeed (1e5)' -x
@@ -183,6 +184,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l bucket-cap-mb
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l overlap-comm -d 'deepspeed: two buckets (yes with --zero 3)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l round-robin-gradients -d 'deepspeed --zero 1, 2: ranks own parameters in turn (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l sub-group-size -d 'deepspeed --zero 3: elements of one step (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stage3-prefetch-bucket-size -d 'deepspeed (5e7)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stage3-param-persistence-threshold -d 'deepspeed (1e5)' -x
@@ -307,6 +309,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l bucket-cap-mb -d 'D
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l overlap-comm -d 'deepspeed: two buckets (yes with --zero 3)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l round-robin-gradients -d 'deepspeed --zero 1, 2: ranks own parameters in turn (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l sub-group-size -d 'deepspeed --zero 3: elements of one step (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stage3-prefetch-bucket-size -d 'deepspeed (5e7)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stage3-param-persistence-threshold -d 'deepspeed (1e5)' -x
@@ -462,6 +465,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l bucket-cap-mb -d 'D
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l overlap-comm -d 'deepspeed: two buckets (yes with --zero 3)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l round-robin-gradients -d 'deepspeed --zero 1, 2: ranks own parameters in turn (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l sub-group-size -d 'deepspeed --zero 3: elements of one step (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stage3-prefetch-bucket-size -d 'deepspeed (5e7)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stage3-param-persistence-threshold -d 'deepspeed (1e5)' -x

@@ -60,6 +60,7 @@ _plimsoll() {
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
         '--overlap-comm=[deepspeed\: two buckets (yes with --zero 3)]:YES|NO:(yes no)' \
+        '--round-robin-gradients=[deepspeed --zero 1, 2\: ranks own parameters in turn (no)]:YES|NO:(yes no)' \
         '--sub-group-size=[deepspeed --zero 3\: elements of one step (1e9)]:N:' \
         '--stage3-prefetch-bucket-size=[deepspeed (5e7)]:N:' \
         '--stage3-param-persistence-threshold=[deepspeed (1e5)]:N:' \
@@ -219,6 +220,7 @@ _plimsoll() {
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
         '--overlap-comm=[deepspeed\: two buckets (yes with --zero 3)]:YES|NO:(yes no)' \
+        '--round-robin-gradients=[deepspeed --zero 1, 2\: ranks own parameters in turn (no)]:YES|NO:(yes no)' \
         '--sub-group-size=[deepspeed --zero 3\: elements of one step (1e9)]:N:' \
         '--stage3-prefetch-bucket-size=[deepspeed (5e7)]:N:' \
         '--stage3-param-persistence-threshold=[deepspeed (1e5)]:N:' \
@@ -344,6 +346,7 @@ _plimsoll() {
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
         '--overlap-comm=[deepspeed\: two buckets (yes with --zero 3)]:YES|NO:(yes no)' \
+        '--round-robin-gradients=[deepspeed --zero 1, 2\: ranks own parameters in turn (no)]:YES|NO:(yes no)' \
         '--sub-group-size=[deepspeed --zero 3\: elements of one step (1e9)]:N:' \
         '--stage3-prefetch-bucket-size=[deepspeed (5e7)]:N:' \
         '--stage3-param-persistence-threshold=[deepspeed (1e5)]:N:' \
@@ -507,6 +510,7 @@ _plimsoll() {
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
         '--overlap-comm=[deepspeed\: two buckets (yes with --zero 3)]:YES|NO:(yes no)' \
+        '--round-robin-gradients=[deepspeed --zero 1, 2\: ranks own parameters in turn (no)]:YES|NO:(yes no)' \
         '--sub-group-size=[deepspeed --zero 3\: elements of one step (1e9)]:N:' \
         '--stage3-prefetch-bucket-size=[deepspeed (5e7)]:N:' \
         '--stage3-param-persistence-threshold=[deepspeed (1e5)]:N:' \
