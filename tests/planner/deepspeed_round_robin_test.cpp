@@ -35,8 +35,8 @@ TEST_CASE("parameters that ranks own in turn peak as in the real engine, on ever
         error(planner::replay(planned.program, planned.timeline, {}, planned.start).reserved,
               "reserved_bytes");
     CHECK(std::abs(error(planned.peak.resident, "resident_bytes")) <= 0.0001);
-    // A head whose gradient is 41 buckets is planned too high, by as much without round_robin: what of it
-    // is gone when is not understood.
+    // A head whose gradient is 41 buckets is planned too high, by as much without round_robin: what
+    // of it is gone when is not understood.
     const bool large = name == "rr-draw-13";
     // What another stream has read is counted until the next allocation after its release: at the
     // end of a backward, and at the beginning of the step.

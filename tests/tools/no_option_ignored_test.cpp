@@ -60,7 +60,8 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"reduce-bucket-size", {{"1000000"}}},
     // One bucket that holds all gradients has no backward left to run beside.
     {"overlap-comm", {{"yes"}, {"no"}, {"no", {{"reduce-bucket-size", "1000000"}}}}},
-    {"round-robin-gradients", {{"yes"}}},
+    // One bucket that holds all gradients has every owner either way.
+    {"round-robin-gradients", {{"yes"}, {"yes", {{"reduce-bucket-size", "1000000"}}}}},
     {"sub-group-size", {{"1e6"}}},
     {"stage3-prefetch-bucket-size", {{"0"}}},
     {"stage3-param-persistence-threshold", {{"1e3"}}},
