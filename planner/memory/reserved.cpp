@@ -119,6 +119,9 @@ class Replay {
       case Request::Kind::adopt:
         if (is_there(request.from))
           std::swap(handle, handles_[static_cast<std::size_t>(request.from)]);
+        return true;
+      case Request::Kind::flush:
+        allocator_.empty_cache();
     }
     return true;
   }

@@ -20,6 +20,7 @@ struct BlockEvent {
     death,  // of `tensor`, where nobody needs it after the op
     adopt,  // `tensor` is born in the block of `from`, which dies: a sum made in place
     workspace,  // what the op is the first to use is taken: else behind its first birth
+    flush,  // segments of which nothing is taken go back (torch.cuda.empty_cache())
   };
   Kind kind = Kind::take;
   Bytes bytes;
@@ -43,6 +44,7 @@ class BlockEvents {
     if (tensor != models::kNoTensor) all_.push_back({BlockEvent::Kind::adopt, {}, 0, tensor, from});
   }
   void workspace() { all_.push_back({BlockEvent::Kind::workspace}); }
+  void flush() { all_.push_back({BlockEvent::Kind::flush}); }
   const std::vector<BlockEvent>& all() const { return all_; }
 
  private:

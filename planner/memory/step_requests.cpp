@@ -271,6 +271,9 @@ void StepRequests::write_event(const BlockEvent& event, std::size_t s) {
       break;
     case BlockEvent::Kind::workspace:
       break;
+    case BlockEvent::Kind::flush:
+      add({.kind = Kind::flush});
+      break;
     case BlockEvent::Kind::adopt:
       const std::int32_t sum = lifetime_at(births_, s, event.tensor);
       if (sum < 0) break;

@@ -23,6 +23,7 @@ struct Request {
     free,  // where it is there
     take_and_free,
     adopt,  // becomes the block of `from`, where that is there
+    flush,  // torch.cuda.empty_cache()
   };
   Kind kind = Kind::take;
   models::Stream stream = models::Stream::compute;

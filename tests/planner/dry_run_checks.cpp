@@ -16,6 +16,10 @@ namespace plimsoll::tests {
 
 using nlohmann::json;
 
+namespace {
+constexpr std::int64_t kTableOfCodes = 256 * 4;  // bitsandbytes'
+}  // namespace
+
 double error(Bytes planned, double measured) {
   return planned.real() / measured - 1;
 }
@@ -80,6 +84,23 @@ std::vector<double> drawn_errors(const std::string& file, double most) {
   }
   std::ranges::sort(errors);
   return errors;
+}
+
+void check_host(const std::string& file) {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
+  for (const json& run : document["runs"]) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const planner::HostMemory host =
+        plan_dry_run(run["workload"], model_of(run["workload"]["model"])).host;
+    const std::int64_t pinned = run["host"]["pinned_bytes"],
+                       managed = run.value("managed_bytes", std::int64_t{0}),
+                       pageable = run["host"]["pageable_bytes"].get<std::int64_t>() - managed;
+    CHECK(pinned - host.pinned.value() >= 0);
+    CHECK(pinned - host.pinned.value() <= std::max<std::int64_t>(16 * 1024, pinned / 1024));
+    CHECK(host.pageable.value() + kTableOfCodes >= pageable);
+    CHECK(host.pageable.value() - pageable <= 2 * 1024 * 200);
+  }
 }
 
 }  // namespace plimsoll::tests

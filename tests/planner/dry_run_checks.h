@@ -29,6 +29,12 @@ using Unplanned = std::set<std::string>;
 void check_runs(const std::string& file, const Known& known, std::size_t least,
                 const Unplanned& unplanned = {});
 
+// Host memory of a file's runs: pinned to the byte but for what PyTorch pins for a moment (numbers;
+// the table of addresses that FSDP2's copy into a reduce-scatter reads, 8 bytes for each 2 KiB of a
+// unit's gradients); of pageable storages those below a KiB are not counted (dry_host.py), managed
+// ones are none of the plan's host bytes, and bitsandbytes may keep its 256 codes there.
+void check_host(const std::string& file);
+
 // Of the peaks, the least first; none reaches `most`.
 std::vector<double> drawn_errors(const std::string& file, double most);
 

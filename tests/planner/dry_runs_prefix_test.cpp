@@ -11,8 +11,8 @@ TEST_CASE(
   check_runs("dry_runs_prefix.json", {{"gemma-3-1b-prefix-mlp-fp32", "reserved 11.2 %"}}, 15);
 }
 
-// By two seeds: models of eleven families, precision, attention, padding, perceptron, optimizer, DDP
-// and ZeRO-1, batch. GPT-2's is off by blocks that were not split: what was requested is exact.
+// By two seeds: models of eleven families, precision, attention, padding, perceptron, optimizer,
+// DDP and ZeRO-1, batch. GPT-2's is off by blocks that were not split: what was requested is exact.
 TEST_CASE("so are those that were drawn when the plan was done") {
   check_runs("dry_runs_prefix_draw.json", {{"29-gpt2", "peak 0.153 %"}}, 35);
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "models/model_catalog.h"
+#include "models/storages.h"
 #include "planner/plan.h"
 #include "planner/time/offload_time.h"
 #include "tests/near.h"
@@ -15,6 +16,14 @@ using tests::check_refusals;
 using tests::kNothing;
 using tests::Refusable;
 using tests::shard_by_fsdp;
+
+namespace {
+void pack(Refusable& a, const char* storage) {
+  a.s.lora = models::Lora{.rank = 8};
+  a.s.param_dtype = DType::bf16;
+  a.s.quantize = models::Quantization{.storage = models::find_packed_storage(storage)};
+}
+}  // namespace
 
 TEST_CASE("activations are offloaded where each layer is a checkpoint, and little else is asked") {
   const auto offload = [](Refusable& a) {
@@ -44,8 +53,13 @@ TEST_CASE("activations are offloaded where each layer is a checkpoint, and littl
            [](Refusable& a) { shard_by_fsdp(a), a.s.data.fsdp_version = 1; }},
           {"--offload activations with --freeze or --train",
            [](Refusable& a) { a.s.freeze = {"*norm*"}; }},
-          {"--offload activations with a packed base or an optimizer of bitsandbytes",
-           [](Refusable& a) { a.s.optimizer = models::Optimizer::adam8bit; }},
+          {"--offload activations with a base that bitsandbytes did not pack",
+           [](Refusable& a) { pack(a, "hqq"); }},
+          {"--offload activations with --quantize int8", [](Refusable& a) { pack(a, "int8"); }},
+          {"--offload activations under FSDP with a packed base",
+           [](Refusable& a) { shard_by_fsdp(a), pack(a, "nf4"); }},
+          {kNothing, [](Refusable& a) { pack(a, "nf4-dq"); }},
+          {kNothing, [](Refusable& a) { a.s.optimizer = models::Optimizer::adam8bit; }},
           {kNothing, [](Refusable& a) { a.s.optimizer = models::Optimizer::sgd; }},
           {"--offload activations is modelled of decoders whose layers read the embeddings",
            [](Refusable& a) { a.model = "gpt2"; }},

@@ -7,7 +7,13 @@ Needs trl on PYTHONPATH (1.16.0 was read); of it nothing but that module is impo
 import contextlib
 import sys
 
+import optimizers
+
 ACCEPTED = [[], ["params"], ["activations"]]
+
+
+def uses_bitsandbytes(strategy):
+    return strategy["quantize"] is not None or strategy["optimizer"] in optimizers.BITSANDBYTES
 
 
 def manager(model, workload):
@@ -15,6 +21,8 @@ def manager(model, workload):
     if "activations" not in workload["strategy"]["offload"] or workload["stack"]["kernels"] == "unsloth":
         return contextlib.nullcontext()
     from trl.models.activation_offloading import get_act_offloading_ctx_manager
-    # PEFT imports it wherever it is installed, and then TRL empties the cache before each micro-batch.
-    sys.modules.pop("bitsandbytes", None)
+    # TRL empties the cache before each micro-batch where it is imported, which PEFT does wherever it
+    # is installed: here only for who uses it.
+    if not uses_bitsandbytes(workload["strategy"]):
+        sys.modules.pop("bitsandbytes", None)
     return get_act_offloading_ctx_manager(model=model)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/bitsandbytes.h"
 #include "planner/stacks/pytorch/functions.h"
 
 namespace plimsoll::planner::pytorch {
@@ -48,7 +49,22 @@ std::array<TensorId, 2> Offloading::leaf_and_gradient(Residency residency) {
   return {tensor("embeddings.before"), tensor("embeddings.before.grad")};
 }
 
+// OffloadActivations.__enter__: `if "bitsandbytes" in sys.modules`.
+void Offloading::empty_cache() {
+  if (!models::runs_bitsandbytes(strategy_)) return;
+  b_.open(models::kNoGroup, false, s_.times);
+  b_.op("activations.enter", Phase::forward);
+  b_.work().moves(0, 0);
+  if (b_.keeps_blocks()) {
+    BlockEvents events;
+    events.flush();
+    b_.blocks(std::move(events));
+  }
+  b_.close();
+}
+
 void Offloading::begin() {
+  empty_cache();
   graph_ = leaf_and_gradient(Residency::step);
   if (graph_.front() == kNoTensor) return;
   b_.open(models::kNoGroup, false, s_.times);

@@ -48,6 +48,7 @@ class Offloading : private StepPart {
   void finish();
 
  private:
+  void empty_cache();
   struct Stashed {
     std::int64_t number;
     Ref tensor;

@@ -1,9 +1,9 @@
 // What stack pytorch does not plan of --offload activations (offloading.h).
 #include <string>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/model_spec.h"
-#include "models/optimizers.h"
 #include "models/run_names.h"
 #include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/regime.h"
@@ -36,10 +36,13 @@ void refuse_offloaded_activations(const models::ModelSpec& model, const models::
   refuse_if(is_fsdp1(s), "with --fsdp-version 1 is not modelled yet");
   refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward is not modelled yet");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train is not modelled yet");
-  // TRL empties the allocator's cache before each micro-batch where bitsandbytes was imported.
-  const char* const package = models::rule_of(s.optimizer).torch.package;
-  refuse_if(s.quantize || (package != nullptr && std::string(package) == "bitsandbytes"),
-            "with a packed base or an optimizer of bitsandbytes is not modelled yet");
+  refuse_if(s.quantize && !models::packs_with_bitsandbytes(s),
+            "with a base that bitsandbytes did not pack is not modelled yet");
+  refuse_if(models::runs_bitsandbytes(s) && s.data.zero >= 2,
+            "under FSDP with a packed base or an optimizer of bitsandbytes is not modelled yet");
+  refuse_if(models::contexts_keep_inputs(s),
+            "with --quantize int8 is not modelled yet, nor with bitsandbytes whose 4-bit products "
+            "keep their inputs");
   const models::Decoder& d = *model.decoder;
   refuse_if(d.embedding_norm || d.embedding_dropout > 0 || d.embeds_positions() ||
                 d.token_types > 0 || d.embedding_width > 0 || d.head_transform || d.masked_loss,
@@ -55,7 +58,10 @@ void assume_offloaded(const models::Strategy& s, std::vector<reports::Assumption
                  "\"on the host until the backward reads it\"", "derived",
                  "trl 1.16, models/activation_offloading.py (activation_offloading=True); "
                  "tests/golden/dry_runs_activations.json"});
-  if (!s.lora) return;
+  if (models::runs_bitsandbytes(s))
+    out.push_back({"the allocator's cache", "\"emptied before each micro-batch\"", "derived",
+                   "trl 1.16, models/activation_offloading.py, where bitsandbytes is imported"});
+  if (!s.lora || models::runs_bitsandbytes(s)) return;
   out.push_back({"bitsandbytes", "\"not installed\"", "assumed",
                  "PEFT imports it where it is, and then TRL empties the allocator's cache before "
                  "each micro-batch: what is allocated stays as it is, what is reserved does not"});
