@@ -282,7 +282,8 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     of_a_step("use-reentrant", "YES|NO", "Activations",
               "of checkpoints (no; FSDP1's old releases: yes)", "stack/use_reentrant"),
-    Option{"attention", "KIND", "Activations", "flash, flash-1, flash-2, flash-3 (the packages), eager, math"}
+    Option{"attention", "KIND", "Activations",
+           "flash, flash-1, flash-2, flash-3 (the packages), eager, math"}
         .at("strategy/attention")
         .one_of(kNamesOf<Attention>)
         .fixing("attention")
