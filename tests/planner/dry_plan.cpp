@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/mesh.h"
 #include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
@@ -72,6 +73,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model,
   out.unlucky = unlucky.value();
   out.managed = writer->managed();
   out.host = writer->host();
+  out.bitsandbytes = models::runs_bitsandbytes(strategy);
   return out;
 }
 

@@ -15,6 +15,7 @@ struct DryPlan {
   Bytes unlucky;  // what steps after those reserve by bad luck
   Bytes managed;  // optimizer states beside the allocator
   planner::HostMemory host;  // what is offloaded
+  bool bitsandbytes = false;  // packs or steps
 };
 
 // Without any limit; Error{unsupported} for what is not planned. `sdpa`: flash is what a dry run

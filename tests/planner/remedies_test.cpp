@@ -5,25 +5,18 @@
 
 #include <algorithm>
 #include <functional>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "models/model_catalog.h"
+#include "tests/planner/lines.h"
 
 using namespace plimsoll;
 using models::RecomputeKind;
 using planner::Question;
+using tests::Lines;
 
 namespace {
-
-struct Lines : std::vector<std::string> {
-  using vector::vector;
-};
-std::ostream& operator<<(std::ostream& out, const Lines& lines) {
-  for (const std::string& line : lines) out << line << "; ";
-  return out;
-}
 
 constexpr std::int64_t kNeed = 100'000;
 

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "models/model_catalog.h"
+#include "tests/planner/lines.h"
 
 using namespace plimsoll;
 using models::Attention;
@@ -21,16 +21,9 @@ using models::RecomputeKind;
 using models::Stack;
 using planner::Change;
 using planner::Question;
+using tests::Lines;
 
 namespace {
-
-struct Lines : std::vector<std::string> {
-  using vector::vector;
-};
-std::ostream& operator<<(std::ostream& out, const Lines& lines) {
-  for (const std::string& line : lines) out << line << "; ";
-  return out;
-}
 
 struct Asked {
   models::ModelSpec model = models::catalog_model("llama-2-7b");

@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -14,20 +13,14 @@
 #include "models/model_catalog.h"
 #include "models/storages.h"
 #include "models/zero_stage.h"
+#include "tests/planner/lines.h"
 
 using namespace plimsoll;
 using planner::Question;
 using planner::Technique;
+using tests::Lines;
 
 namespace {
-
-struct Lines : std::vector<std::string> {
-  using vector::vector;
-};
-std::ostream& operator<<(std::ostream& out, const Lines& lines) {
-  for (const std::string& line : lines) out << line << "; ";
-  return out;
-}
 
 struct Asked {
   models::ModelSpec model = models::catalog_model("llama-3.2-1b");
