@@ -59,6 +59,9 @@ double bytes_of(const kernels::OptimizerTensors& t) {
 double bytes_of(const kernels::PackedWeight& w) {
   return bytes_of(w.codes) + bytes_of(w.scales) + bytes_of(w.scale_scales) + bytes_of(w.offset);
 }
+double bytes_of(const kernels::Float8Matrix& m) {
+  return bytes_of(m.values) + bytes_of(m.scale);
+}
 double bytes_of(const kernels::Routes& r) {
   return bytes_of(r.offsets) + bytes_of(r.chosen) + bytes_of(r.pairs) + bytes_of(r.places);
 }
@@ -75,6 +78,9 @@ bool adds(bool accumulate) {
   return accumulate;
 }
 bool adds(const kernels::LinearOptions& options) {
+  return options.accumulate;
+}
+bool adds(const kernels::Float8Options& options) {
   return options.accumulate;
 }
 template <class Other>
@@ -127,7 +133,6 @@ double flops_of(std::string_view name, const kernels::AttentionShape& s, const R
   return found->second * 2 * pairs(s) * static_cast<double>(s.head_dim);
 }
 // linear_forward: x [T, in], y [T, out].
-// linear_forward: x [T, in], y [T, out].
 double flops_of(std::string_view, const kernels::ConstTensorView& x,
                 const kernels::ConstTensorView&, const kernels::ConstTensorView&,
                 const kernels::LinearOptions&, const kernels::Columns& y,
@@ -151,6 +156,12 @@ double flops_of(std::string_view, const kernels::Routes& routes, const kernels::
                 const kernels::RoutedRows& x, const kernels::TensorView&,
                 const kernels::TensorView&) {
   return gemm(routes.rows(), d_y.view.shape[1], x.view.shape[1]);
+}
+// float8_gemm: a [M, K], b [N, K].
+double flops_of(std::string_view, const kernels::Float8Matrix& a, const kernels::Float8Matrix& b,
+                const kernels::ConstTensorView&, const kernels::Float8Options&,
+                const kernels::TensorView&, const kernels::TensorView&) {
+  return gemm(a.values.shape[0], b.values.shape[0], a.values.shape[1]);
 }
 template <class... A>
 double flops_of(std::string_view, const A&...) {
@@ -241,6 +252,9 @@ const KernelTable& noted_kernels() {
     set<&K::scale, "scale", "-u">(t);
     set<&K::fill, "fill", "-w">(t);
     set<&K::dequantize, "dequantize", "rw">(t);
+    set<&K::float8_scale, "float8_scale", "r-w-">(t);
+    set<&K::to_float8, "to_float8", "rrww">(t);
+    set<&K::float8_gemm, "float8_gemm", "rrr-a-">(t);
     return t;
   }();
   return table;

@@ -191,15 +191,66 @@ TEST_CASE("strangers at the port do not keep the ranks from meeting") {
   threads.emplace_back([&] {
     all = tcp_control({Launcher::torchrun, 0, 2, 0, "localhost", port}, 20)->gather("a");
   });
-  const Socket silent_end = connect_to("localhost", port, deadline_in(20));
-  silent_end.send({MessageKind::gather, "no hello"}, deadline_in(5));
-  const Socket stranger = connect_to("localhost", port, deadline_in(20));
-  stranger.send({MessageKind::hello, "7"}, deadline_in(5));  // no rank of two
+  std::vector<Socket> strangers;
+  const auto stranger = [&](MessageKind kind, const char* text) {
+    strangers.push_back(connect_to("localhost", port, deadline_in(20)));
+    strangers.back().send({kind, text}, deadline_in(5));
+  };
+  stranger(MessageKind::gather, "no hello");
+  stranger(MessageKind::gather, "1");
+  for (const char* no_rank_of_two : {"0", "-1", "2", "7", "x", ""})
+    stranger(MessageKind::hello, no_rank_of_two);
   threads.emplace_back([&] {
     tcp_control({Launcher::torchrun, 1, 2, 1, "localhost", port}, 20)->gather("b");
   });
   for (std::thread& thread : threads) thread.join();
   CHECK(all == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("who comes as a rank that is there is sent away, and the rank stays") {
+  const int port = free_port();
+  std::vector<std::string> all;
+  std::thread rank_0([&] {
+    all = tcp_control({Launcher::torchrun, 0, 3, 0, "localhost", port}, 20)->gather("a");
+  });
+  const auto rank_1 = tcp_control({Launcher::torchrun, 1, 3, 1, "localhost", port}, 20);
+  const Socket second = connect_to("localhost", port, deadline_in(20));
+  second.send({MessageKind::hello, "1"}, deadline_in(5));
+  const auto rank_2 = tcp_control({Launcher::torchrun, 2, 3, 2, "localhost", port}, 20);
+  std::thread gathers([&] { CHECK(rank_1->gather("b").size() == 3); });
+  CHECK(rank_2->gather("c").size() == 3);
+  gathers.join();
+  rank_0.join();
+  CHECK(all == std::vector<std::string>{"a", "b", "c"});
+}
+
+// Strings stand behind their lengths in eight bytes each.
+TEST_CASE("an answer that is cut short is an error of the communicator, and no string") {
+  const std::string one("\1\0\0\0\0\0\0\0x", 9), empty(8, '\0');
+  const auto answered = [&](const std::string& bytes) -> std::string {
+    const Socket listening = listen_at(0);
+    std::thread rank_0([&] {
+      const Socket socket = accept_from(listening, deadline_in(20));
+      CHECK(socket.receive(deadline_in(20)).bytes == "1");  // who it is
+      CHECK(socket.receive(deadline_in(20)).bytes == "b");
+      socket.send({MessageKind::gather, bytes}, deadline_in(20));
+    });
+    std::string found;
+    try {
+      const Launch launch{Launcher::torchrun, 1, 2, 1, "localhost", port_of(listening)};
+      for (const std::string& part : tcp_control(launch, 20)->gather("b")) found += part + ";";
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::communicator);
+      found = error.message();
+    }
+    rank_0.join();
+    return found;
+  };
+  CHECK(answered(one + empty) == "x;;");
+  CHECK(answered("") == "");
+  CHECK(answered(one.substr(0, 8)) == "a message is cut short");
+  CHECK(answered(one + one.substr(0, 7)) == "a message is cut short");
+  CHECK(answered(std::string(8, '\xff') + one) == "a message is cut short");
 }
 
 TEST_CASE("a port in use is named") {
