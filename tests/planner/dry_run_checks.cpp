@@ -11,6 +11,7 @@
 #include "models/model_reader.h"
 #include "planner/plan.h"
 #include "tests/planner/dry_plan.h"
+#include "tests/planner/to_the_byte.h"
 
 namespace plimsoll::tests {
 
@@ -35,6 +36,7 @@ void check_runs(const std::string& file, const Known& known, std::size_t least,
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
   double worst_peak = 0, worst_reserved = 0;
   std::size_t runs = 0, others = 0;
+  ToTheByte exact;
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];
     CAPTURE(name);
@@ -49,6 +51,7 @@ void check_runs(const std::string& file, const Known& known, std::size_t least,
     try {
       const DryPlan dry = plan_dry_run(workload, model);
       const planner::Reserved& planned = dry.planned;
+      exact.count(planned, run);
       CHECK(dry.managed.value() == run.value("managed_bytes", std::int64_t{0}));
       peak = std::abs(error(planned.allocated, run["peak_bytes"]));
       reserved = std::abs(error(planned.reserved, run["reserved_bytes"]));
@@ -69,20 +72,24 @@ void check_runs(const std::string& file, const Known& known, std::size_t least,
                << 100 * worst_peak << " %, of reserved bytes " << 100 * worst_reserved << " %; "
                << others << " of families without a step program");
   CHECK(runs >= least);
+  check_to_the_byte(file, exact);
 }
 
 std::vector<double> drawn_errors(const std::string& file, double most) {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN + file));
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
   std::vector<double> errors;
+  ToTheByte exact;
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];
     CAPTURE(name);
     const json& workload = run["workload"];
     const planner::Reserved planned = plan_dry_run(workload, model_of(workload["model"])).planned;
+    exact.count(planned, run);
     errors.push_back(std::abs(error(planned.allocated, run["peak_bytes"])));
     CHECK(errors.back() < most);
   }
   std::ranges::sort(errors);
+  check_to_the_byte(file, exact);
   return errors;
 }
 

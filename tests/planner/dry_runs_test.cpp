@@ -138,7 +138,7 @@ TEST_CASE("so are those of Unsloth that were drawn when the plan was done") {
 // FSDP2 takes beside tensors shows (1.4 MB of 640 at most).
 TEST_CASE(
     "drawn questions with Liger's kernels: half the peaks are within 0.001 %, all in 0.25 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_liger_draw.json", 0.0025);
+  const std::vector<double> errors = drawn_errors("dry_runs_liger_draw.json", 0.0025);
   REQUIRE(errors.size() == 48);
   MESSAGE("median error of the peak " << 100 * errors[24] << " %, largest " << 100 * errors.back()
                                       << " %");
@@ -151,7 +151,7 @@ TEST_CASE(
 TEST_CASE(
     "drawn questions over families and options: half the peaks are within 0.02 %, 19 of 20 within "
     "0.5 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_drawn.json", 0.01);
+  const std::vector<double> errors = drawn_errors("dry_runs_drawn.json", 0.01);
   REQUIRE(errors.size() == 107);
   MESSAGE("median error of the peak " << 100 * errors[53] << " %, 19 of 20 within "
                                       << 100 * errors[101] << " %, largest " << 100 * errors.back()
@@ -163,7 +163,7 @@ TEST_CASE(
 // The same by another seed, when those had been mended, too: 96 peaks to a millionth, 19 of 20
 // within 0.14 %. They have shown since what flash takes where it divides keys (split_blocks).
 TEST_CASE("160 questions drawn afterwards: 19 of 20 peaks are within 0.2 %, all within 0.5 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_drawn_13.json", 0.005);
+  const std::vector<double> errors = drawn_errors("dry_runs_drawn_13.json", 0.005);
   REQUIRE(errors.size() == 160);
   MESSAGE("exact " << std::ranges::count_if(errors, [](double e) { return e < 5e-7; })
                    << ", 19 of 20 within " << 100 * errors[152] << " %, largest "
@@ -175,7 +175,7 @@ TEST_CASE("160 questions drawn afterwards: 19 of 20 peaks are within 0.2 %, all 
 // By one more seed, after that. One had been 4.8 % high: in fp32 Gemma's norms read their input
 // itself, which in a second micro-batch was the first one's.
 TEST_CASE("80 questions more: 19 of 20 peaks are within 0.3 %, all within 0.5 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_drawn_14.json", 0.005);
+  const std::vector<double> errors = drawn_errors("dry_runs_drawn_14.json", 0.005);
   REQUIRE(errors.size() == 80);
   CHECK(errors[40] < 5e-5);
   CHECK(errors[76] < 3e-3);
@@ -277,13 +277,13 @@ TEST_CASE("so are those of GPT-OSS: sinks beside the scores, experts with biases
 }
 
 TEST_CASE("32 drawn steps of GPT-OSS: half the peaks are within 0.0005 %, all within 0.15 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_gpt_oss_draw.json", 0.0015);
+  const std::vector<double> errors = drawn_errors("dry_runs_gpt_oss_draw.json", 0.0015);
   REQUIRE(errors.size() == 32);
   CHECK(errors[16] < 0.000005);
 }
 
 TEST_CASE("drawn loops of packed experts: half the peaks are within 0.05 %, all within 0.7 %") {
-  const std::vector<double> errors = drawn_errors("/dry_runs_mixtures_draw.json", 0.007);
+  const std::vector<double> errors = drawn_errors("dry_runs_mixtures_draw.json", 0.007);
   REQUIRE(errors.size() == 12);
   CHECK(errors[6] < 0.0005);
 }

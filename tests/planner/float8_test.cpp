@@ -14,6 +14,7 @@
 #include "planner/stacks/pytorch/kernels.h"
 #include "tests/planner/dry_plan.h"
 #include "tests/planner/refusal_rows.h"
+#include "tests/planner/to_the_byte.h"
 
 using namespace plimsoll;
 using nlohmann::json;
@@ -21,7 +22,7 @@ using nlohmann::json;
 namespace {
 
 struct Errors {
-  std::size_t runs = 0, exact = 0, reserved_exact = 0;
+  std::size_t runs = 0;
   double peak = 0, reserved = 0;  // the largest
   double compiled = 0;  // of peaks inside a compiled layer's own backward
 };
@@ -29,6 +30,7 @@ struct Errors {
 Errors errors_of(const char* file) {
   const json document = json::parse(std::ifstream(std::string(PLIMSOLL_GOLDEN "/") + file));
   Errors out;
+  tests::ToTheByte exact;
   for (const json& run : document["runs"]) {
     const json& workload = run["workload"];
     const models::ModelSpec model =
@@ -42,10 +44,10 @@ Errors errors_of(const char* file) {
     const bool inside = run["case"].get<std::string>().find("titan-none") != std::string::npos;
     (inside ? out.compiled : out.peak) = std::max(inside ? out.compiled : out.peak, peak);
     out.reserved = std::max(out.reserved, reserved);
-    out.exact += peak < 1e-5;
-    out.reserved_exact += reserved == 0;
+    exact.count(planned, run);
     ++out.runs;
   }
+  tests::check_to_the_byte(file, exact);
   return out;
 }
 
@@ -57,8 +59,6 @@ Errors errors_of(const char* file) {
 TEST_CASE("steps with linears in float8 peak as torchao's do") {
   const Errors errors = errors_of("dry_runs_float8.json");
   CHECK(errors.runs >= 20);
-  CHECK(errors.exact >= 12);
-  CHECK(errors.reserved_exact >= 8);
   CHECK(errors.peak < 0.0005);
   CHECK(errors.compiled < 0.02);
   CHECK(errors.reserved < 0.045);

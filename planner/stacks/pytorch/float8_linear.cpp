@@ -94,12 +94,10 @@ Float8Writer::Operand Float8Writer::cast(const Float8Names::Cast& names, const S
     for (const auto block : {max, amax, ratio}) events.drop(block);
   }
   const auto upcast = casts ? events.take(wide) : 0;
-  const auto scaled = events.take(wide);
+  events.take(wide);  // scaled
   if (casts) events.drop(upcast);
-  const auto saturated = events.take(wide);
+  events.take(wide);  // clamped
   events.birth(made.values);
-  events.drop(scaled);
-  events.drop(saturated);
   b.blocks(std::move(events));
   return made;
 }
@@ -144,31 +142,27 @@ OpBuilder Float8Writer::multiply(const Operand& a, const Operand& b, const Produ
   if (moved > 0) work.moves(moved, 2);
   work.compiled(behind ? 4 * m.real() * n.real() : 0);
   if (!w_.b_.keeps_blocks()) return op;
-  BlockEvents events;
-  std::vector<std::int32_t> end;
+  BlockEvents events;  // what is not dropped is held to the end
   const auto pad_a = pads() ? events.take(of_a) : -1, pad_b = pads() ? events.take(of_b) : -1;
   const auto lay = [&](bool copies, std::int32_t pad, SymBytes bytes) {
-    const auto now = copies ? events.take(bytes) : pad;
-    if (copies && pad >= 0) events.drop(pad);
-    if (now >= 0) end.push_back(now);
+    if (!copies) return;
+    events.take(bytes);
+    if (pad >= 0) events.drop(pad);
   };
   lay(copies_a, pad_a, of_a);
   lay(copies_b, pad_b, of_b);
-  if (repeats) end.push_back(events.take(inverse_b));
+  if (repeats) events.take(inverse_b);
   const auto first = events.take(inverse_a), second = events.take(inverse_b);
   if (behind) {
-    end.push_back(events.take(products));
+    events.take(products);
     for (const auto inverse : {first, second}) {
-      end.push_back(events.take(one));
+      events.take(one);
       events.drop(inverse);
     }
-  } else {
-    end.insert(end.end(), {first, second});
   }
   events.birth(out.tensor);
   events.birth(out.beyond);
   events.workspace();
-  for (const auto block : end) events.drop(block);
   w_.b_.blocks(std::move(events));
   return op;
 }

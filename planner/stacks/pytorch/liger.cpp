@@ -47,10 +47,9 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
   if (!in_place) read(norm, d_out);
   norm.touch(d_in.tensor, d_in.delta, d_in.beyond, in_place ? Access::update : Access::write);
   read(norm, x.copies ? Ref{s.kept[1]} : at.input).read(s.kept[0]).write(d_weight);
-  KernelsOfOp kernels(b_);
-  const auto copied = x.copies ? kernels.take(bytes(values, x.dtype)) : -1;
-  const auto partial =
-      trains ? kernels.take(fp32(checked_multiply(rules_.gpu.count, part.width))) : -1;
+  KernelsOfOp kernels(b_);  // what is not dropped is held to the end
+  if (x.copies) kernels.take(bytes(values, x.dtype));
+  if (trains) kernels.take(fp32(checked_multiply(rules_.gpu.count, part.width)));
   if (!in_place) {
     kernels.birth(d_in.tensor != kNoTensor ? d_in.tensor : d_in.beyond, bytes(values, x.dtype));
   }
@@ -59,9 +58,7 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
     const auto sum = casts ? kernels.take(fp32(part.width)) : -1;
     kernels.birth(d_weight, bytes(part.width, regime_.weight));
     if (casts) kernels.drop(sum);
-    kernels.drop(partial);
   }
-  if (x.copies) kernels.drop(copied);
   kernels.finish(norm);
   ModuleWriter::release(norm, at.held);
   if (d_weight != kNoTensor) sink_->end(names, d_weight);
