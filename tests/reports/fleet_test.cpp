@@ -162,3 +162,69 @@ With what is to be bought (proven best)
 Assigned by CBC 2.10, whole nodes considered.
 )");
 }
+
+TEST_CASE("how sure an answer is: of the priorities that run first, then of the price") {
+  FleetSolution s{.priority = 8, .priority_bound = 10, .cost = 120, .cost_bound = 100};
+  CHECK(bound_text(s) == "time ran out: at most 25.0 % better exists");
+  s.priority = 10;  // no more of that: the price is what may be better
+  CHECK(bound_text(s) == "time ran out: at most 20.0 % above the cheapest");
+  s.priority = 10 * (1 - 1e-10);  // as a solver's tolerance leaves it
+  CHECK(bound_text(s) == "time ran out: at most 20.0 % above the cheapest");
+  s.cost = 0;
+  CHECK(bound_text(s) == "time ran out before it was proven best");
+  s.optimal = true;
+  CHECK(bound_text(s) == "proven best");
+}
+
+TEST_CASE("a price has cents where it has some, and a currency where one is said") {
+  Fleet euros = fleet(), unsaid = fleet();
+  unsaid.currency.clear();
+  CHECK(price_text(euros, 1234567) == "1,234,567 EUR");
+  CHECK(price_text(euros, 1.25) == "1.25 EUR");
+  CHECK(price_text(euros, 1.996) == "2 EUR");
+  CHECK(price_text(euros, 1.99) == "1.99 EUR");
+  CHECK(price_text(unsaid, 7) == "7");
+}
+
+TEST_CASE("what stands in a job's way is told of what lacks least") {
+  FleetOption far{.pool = 0, .device = 100_GiB, .usable = 79_GiB, .why = "lacks 21"};
+  FleetOption near = far, slow = far, other = far, unknown = far;
+  near.device = 80_GiB;
+  near.why = "lacks 1";
+  slow.fits = true;
+  slow.device = 1_GiB;
+  slow.why = "is slow";
+  other.pool = 1;
+  other.device = 79_GiB;
+  unknown.device.reset();
+  unknown.why = "is refused";
+  const auto text = [](std::vector<FleetOption> options) {
+    return obstacle_text({.options = std::move(options)}, 0);
+  };
+  CHECK(text({far, near, other}) == "lacks 1");
+  CHECK(text({near, far}) == "lacks 1");
+  CHECK(text({slow, far}) == "lacks 21");
+  CHECK(text({far, slow}) == "lacks 21");
+  CHECK(text({unknown, far}) == "lacks 21");
+  CHECK(text({far, unknown}) == "lacks 21");
+  CHECK(text({slow, unknown}) == "is slow");
+  CHECK(text({other}) == "not asked");
+}
+
+// Three jobs of sft and two of dpo; two and three of sft have a place, on eight GPUs each.
+TEST_CASE("what is used, what has no place, and the answer in one line") {
+  Fleet f = fleet();
+  CHECK(f.jobs_in_all() == 5);
+  CHECK(used_gpus(f, f.owned, 0) == 16);
+  CHECK(used_gpus(f, f.owned, 1) == 0);
+  CHECK(left_over(f, f.owned) == std::vector<std::int64_t>{1, 2});
+  CHECK(fleet_verdict(f) == "BUY for 120,000 EUR: then 3 of 5 jobs run at once, now 2");
+  f.purchase.reset();
+  CHECK(fleet_verdict(f) == "NOT ENOUGH: 2 of 5 jobs run at once on what is there");
+  f.jobs.pop_back();
+  f.jobs[0].count = 2;
+  CHECK(f.fits());
+  CHECK(fleet_verdict(f) == "ALL FIT: 2 jobs run at once on 16 of 28 GPUs");
+  f.jobs[0].count = f.owned.placements[0].count = 1;
+  CHECK(fleet_verdict(f) == "ALL FIT: 1 job run at once on 8 of 28 GPUs");
+}

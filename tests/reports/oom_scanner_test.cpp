@@ -186,6 +186,24 @@ TEST_CASE("NCCL, libraries, the driver and the host") {
   CHECK(m.tried->bytes == 896_MiB);
 }
 
+// An error's name within 600 characters (without blanks) behind the driver's last message belongs
+// to that, "out of memory" is always one of its own; behind a megabyte, too.
+TEST_CASE("the driver's name for it counts once, near its message") {
+  const std::string said = "RuntimeError: CUDA error: out of memory\n",
+                    name = "cudaErrorMemoryAllocation\n";
+  for (const std::size_t before : {std::size_t{0}, std::size_t{3} << 20}) {
+    CAPTURE(before);
+    const std::string log(before, 'x');
+    const auto messages = [&](const std::string& text) { return scan(log + "\n" + text).messages; };
+    CHECK(messages(said + name) == 1);
+    CHECK(messages(said + name + name) == 1);
+    CHECK(messages(said + std::string(500, 'x') + "\n" + name) == 1);
+    CHECK(messages(said + std::string(700, 'x') + "\n" + name) == 2);
+    CHECK(messages(said + said) == 2);
+    CHECK(messages(name + std::string(700, 'x') + "\n" + name) == 2);
+  }
+}
+
 TEST_CASE("prose about memory is no message") {
   CHECK(
       scan("If you run out of memory, reduce the batch. OutOfMemoryError is caught.\n").messages ==
@@ -219,6 +237,26 @@ TEST_CASE("colours, broken lines, marks of ranks and blanks that do not break") 
       only("{\"error\": \"CUDA out of memory. Tried to allocate 388.00\\nMiB (GPU 3; 31.75 GiB "
            "total capacity; 28.42 GiB already allocated; 340.94 MiB\\tfree; 30.39 GiB "
            "reserved in total by PyTorch)\"}"));
+}
+
+TEST_CASE("marks in the middle of numbers, behind other lines and behind what was forgotten") {
+  const std::string lines = "[rank3]: a line\n[rank3]: and one more, that is longer\n";
+  const std::string much = std::string(std::size_t{3} << 20, 'x') + "\n";
+  for (const std::string& before : {std::string(), lines, much, much + lines}) {
+    CAPTURE(before.size());
+    for (const std::string mark : {"[rank3]: ", "3: ", "[1,3]<stderr>:", "> ", ">> "}) {
+      CAPTURE(mark);
+      const std::string broken = "\n" + mark;
+      const OomMessage m =
+          only(before + mark + "CUDA out of memory. Tried to allocate 388" + broken +
+               ".00 MiB (GPU 3; 31" + broken +
+               ".75 GiB total capacity; 28.42 GiB "
+               "already allocated; 340" +
+               broken + ".94 MiB free; 30.39 GiB reserved in total by PyTorch)\n" + lines);
+      check_old(m);
+      if (mark[0] != '>') CHECK(m.rank == 3);
+    }
+  }
 }
 
 TEST_CASE("UTF-16, as a Windows shell writes it") {

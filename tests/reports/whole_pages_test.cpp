@@ -272,3 +272,49 @@ TEST_CASE("the page where nothing fits says by how much, what would fit, and the
 )--" + end);
   CHECK(page_of({}) == begin + end);
 }
+
+// Of 40 GiB at the highest peak 10 are a quarter; a category that is nothing has no bar, and no
+// row.
+TEST_CASE("kinds of ranks have a row each, with bars of what their peaks hold") {
+  Plan plan = made_up_plan();
+  plan.at_peak = {30_GiB, 0_B, 10_GiB, 0_B, 0_B, 0_B, 0_B, 0_B};
+  plan.ranks = {{.rank = 0, .count = 1, .peak = 40_GiB, .at_peak = plan.at_peak},
+                {.rank = 1, .count = 7, .peak = 10_GiB, .at_peak = {0_B, 10_GiB}}};
+  const std::string text =
+      body([&](JsonWriter& json) { write_plan(json, plan, {.version = "1", .commit = "abc"}); });
+  const auto has = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+  CHECK(has("<h2>Ranks</h2>"));
+  CHECK(
+      has("<tr><td class=\"w\">0</td><td class=\"n\">1</td><td class=\"n\"><data "
+          "value=\"42949672960\" title=\"42949672960 bytes\">40.0 GiB</data></td><td "
+          "class=\"w\"><span class=\"bar\"><i style=\"width:75.00%;background:#0072b2\" "
+          "title=\"parameters 30.0 GiB\"></i><i style=\"width:25.00%;background:#56b4e9\" "
+          "title=\"optimizer 10.0 GiB\"></i></span></td></tr>"));
+  CHECK(
+      has("<td class=\"n\">7</td><td class=\"n\"><data value=\"10737418240\" "
+          "title=\"10737418240 bytes\">10.0 GiB</data></td><td class=\"w\"><span "
+          "class=\"bar\"><i style=\"width:25.00%;background:#e69f00\" title=\"gradients 10.0 "
+          "GiB\"></i></span></td></tr>"));
+  CHECK(has("parameters</td>"));
+  CHECK_FALSE(has("gradients</td>"));
+  CHECK_FALSE(has("logits</td>"));
+}
+
+TEST_CASE("twenty of the tensors at the peak are shown, the largest first, equal ones together") {
+  Plan plan = made_up_plan();
+  plan.tensors.clear();
+  for (std::int64_t i = 0; i < 22; ++i)
+    plan.tensors.push_back({.name = "t" + std::to_string(i),
+                            .category = "activations",
+                            .bytes = Bytes(100 - i),
+                            .repeat = i == 21 ? 2 : 1,  // 158 in all: the most
+                            .at_peak = i != 3});
+  const std::string text =
+      body([&](JsonWriter& json) { write_plan(json, plan, {.version = "1", .commit = "abc"}); });
+  const auto at = [&](int i) { return text.find(">t" + std::to_string(i) + "<"); };
+  CHECK(at(21) < at(0));
+  CHECK(at(0) < at(1));
+  CHECK(at(3) == std::string::npos);
+  CHECK(at(19) != std::string::npos);  // the twentieth
+  CHECK(at(20) == std::string::npos);
+}
