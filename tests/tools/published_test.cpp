@@ -186,6 +186,14 @@ TEST_CASE("95 of 100 errors are no larger than the 95th percentile") {
   CHECK(of_20.median == 10.5);
   CHECK(of_20.p95 == 19);
   CHECK(of_20.largest == 20);
+  const auto p95_of = [](int n) {
+    std::vector<double> all;
+    for (int i = 1; i <= n; ++i) all.push_back(i);
+    return summary_of(all).p95;
+  };
+  CHECK(p95_of(19) == 19);  // 18 are 94.7 of 100
+  CHECK(p95_of(21) == 20);  // 20 are 95.2 of 100
+  CHECK(p95_of(100) == 95);
   CHECK(summary_of({-0.25}).p95 == 0.25);
   CHECK(summary_of({1, 2, 3}).median == 2);
   CHECK(summary_of({}).rows == 0);
