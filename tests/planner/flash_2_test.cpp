@@ -81,6 +81,10 @@ TEST_CASE("flash attention divides the keys where queries leave the processors i
   CHECK(flash_key_splits(h100, 1, 128, 128, 128) == 1);  // one block of keys
   CHECK(flash_key_splits(h100, 1, 256, 256, 64) == 1);
   CHECK(flash_key_splits(h100, 1, 8192, 8192, 128) == 2);  // 128 tiles: 256 of 264
+  // One tile, 256 blocks of keys: of parts that divide them anew (…, 86 of 3, 128 of 2) the 128
+  // fill the most, 128 of 264; there are never more.
+  CHECK(flash_key_splits(h100, 1, 64, 32768, 128) == 128);
+  CHECK(flash_key_splits(h100, 1, 64, 65536, 128) == 128);
   // Keys that stand in front make a block more: in two parts 40 tiles fill 80 of 264.
   CHECK(flash_key_splits(h100, 20, 128, 129, 128) == 2);
   CHECK(flash_key_splits(h100, 20, 128, 128, 128) == 1);

@@ -94,6 +94,138 @@ TEST_CASE("accumulation is taken away by one micro-batch of all sequences") {
   CHECK(asked.q.batch.grad_accum == 1);
 }
 
+// What a user would have typed without it: all that it brings goes with it, and nothing else does.
+TEST_CASE("what hangs on a technique goes with it") {
+  using models::Strategy;
+  const auto check = [](const std::string& option, const std::function<void(Strategy&)>& with,
+                        const std::function<void(Strategy&)>& without) {
+    CAPTURE(option);
+    Asked asked(with);
+    Strategy expected = asked.q.strategy;
+    without(expected);
+    std::size_t found = 0;
+    for (const Technique& one : planner::techniques_of(asked.q)) {
+      if (!one.used || one.option + " instead of " + one.instead != option) continue;
+      Question changed = asked.q;
+      one.apply(changed);
+      CHECK((changed.strategy == expected));
+      ++found;
+    }
+    CHECK(found == 1);
+  };
+  const auto sharded = [](Strategy& s) {
+    s.gpus = 8;
+    models::set_zero(s, 2);
+    s.data.shard_group = 4;
+    s.data.fsdp_version = 1;
+    s.data.fsdp_checkpoints = true;
+    s.recompute.kind = models::RecomputeKind::full;
+    s.offload.params = s.offload.optimizer = s.offload.activations = true;
+  };
+  check("--zero 2 instead of --zero 0, nothing offloaded", sharded, [](Strategy& s) {
+    models::set_zero(s, 0);
+    s.data.shard_group = 0;
+    s.data.fsdp_checkpoints = false;
+    s.offload.params = s.offload.optimizer = false;
+  });
+  check("--offload optimizer,params instead of on the GPU", sharded,
+        [](Strategy& s) { s.offload.params = s.offload.optimizer = false; });
+  check("--recompute full instead of --recompute none, nothing offloaded", sharded,
+        [](Strategy& s) {
+          s.recompute = {};
+          s.data.fsdp_checkpoints = false;
+          s.offload.activations = false;
+        });
+  check("--offload activations instead of on the GPU", sharded,
+        [](Strategy& s) { s.offload.activations = false; });
+  for (const bool params : {true, false})
+    check(
+        params ? "--offload params instead of on the GPU"
+               : "--offload optimizer instead of on the GPU",
+        [params](Strategy& s) { (params ? s.offload.params : s.offload.optimizer) = true; },
+        [](Strategy& s) { s.offload = {}; });
+  const auto low = [](Strategy& s) {
+    s.precision = models::Precision::fp8_mixed;
+    s.fp8_all_gather = true;
+    s.param_dtype = DType::bf16;
+    s.grad_dtype = DType::bf16;
+    s.master_weights = true;
+    s.data.reduce_dtype = DType::bf16;
+    s.attention = models::Attention::flash_2;
+    s.optimizer_in_backward = true;
+    s.optimizer = models::Optimizer::paged_lion;
+  };
+  check("--precision fp8-mixed instead of --precision bf16-mixed", low, [](Strategy& s) {
+    s.precision = models::Precision::bf16_mixed;
+    s.fp8_all_gather = false;
+  });
+  check("--precision fp8-mixed instead of --precision fp32", low, [](Strategy& s) {
+    s.precision = models::Precision::fp32;
+    s.fp8_all_gather = false;
+    s.param_dtype.reset();
+    s.grad_dtype.reset();
+    s.master_weights.reset();
+    s.data.reduce_dtype.reset();
+    s.attention = models::Attention::flash;
+  });
+  check("--param-dtype bf16 instead of --param-dtype fp32", low,
+        [](Strategy& s) { s.param_dtype = DType::fp32; });
+  check("--attention flash-2 instead of --attention eager", low,
+        [](Strategy& s) { s.attention = models::Attention::eager; });
+  check("--optimizer paged-lion instead of --optimizer lion", low,
+        [](Strategy& s) { s.optimizer = models::Optimizer::lion; });
+  check("--optimizer-in-backward instead of a step after backward", low,
+        [](Strategy& s) { s.optimizer_in_backward = false; });
+  for (const bool half : {true, false}) {
+    const auto packed = [half](Strategy& s) {
+      s.precision = half ? models::Precision::fp16_mixed : models::Precision::bf16_mixed;
+      s.lora = models::Lora{.rank = 16, .targets = {"all-linear"}};
+      s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4")};
+      s.freeze = {"*norm*"};
+      s.train = {"*head*"};
+      s.kernels = models::Kernels::liger;
+      s.loss = models::Loss::fused;
+      s.data.gradient_as_bucket_view = true;
+    };
+    const DType loaded = half ? DType::fp16 : DType::bf16;
+    check("--quantize nf4 instead of a base in 16 bits", packed, [&](Strategy& s) {
+      s.quantize.reset();
+      s.param_dtype = loaded;
+    });
+    check("--lora-rank 16 instead of the whole model trained, not packed", packed,
+          [&](Strategy& s) {
+            s.quantize.reset();
+            s.param_dtype = loaded;
+            s.lora.reset();
+            s.freeze.clear();
+            s.train.clear();
+          });
+    check("--kernels liger instead of --kernels eager --loss full", packed, [](Strategy& s) {
+      s.kernels = models::Kernels::eager;
+      s.loss = models::Loss::full;
+    });
+    check("--gradient-as-bucket-view yes instead of --gradient-as-bucket-view no", packed,
+          [](Strategy& s) { s.data.gradient_as_bucket_view = false; });
+  }
+  const auto frozen = [](Strategy& s) {
+    s.freeze = {"*"};
+    s.train = {"*head*"};
+    s.loss = models::Loss::chunked;
+    s.compile = models::Compile::block;
+    s.allocator.expandable_segments = true;
+  };
+  check("--freeze instead of the whole model trained", frozen, [](Strategy& s) {
+    s.freeze.clear();
+    s.train.clear();
+  });
+  check("--loss chunked instead of --loss full", frozen,
+        [](Strategy& s) { s.loss = models::Loss::full; });
+  check("--compile block instead of --compile no", frozen,
+        [](Strategy& s) { s.compile = models::Compile::no; });
+  check("--allocator-conf expandable_segments:True instead of PyTorch's own settings", frozen,
+        [](Strategy& s) { s.allocator = {}; });
+}
+
 TEST_CASE("of what is not used only what leaves the result is offered, and nothing that is fixed") {
   Asked asked([](models::Strategy& s) { s.gpus = 8; });
   CHECK(asked.lines(false) == Lines{"--optimizer-impl fused", "--kernels liger", "--loss fused",

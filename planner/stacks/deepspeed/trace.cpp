@@ -30,7 +30,7 @@ class LayerModules {
       : layer_(layer), calls_activations_(calls_activations) {
     grads_.assign(layer.block->widths.size(), false);
     if (!grads_.empty()) grads_[models::kBlockInput] = input_grad;
-    modules_.push_back({{}, 0, false});
+    modules_.emplace_back();
     const std::vector<models::Node>& nodes = layer.block->nodes;
     for (std::size_t i = 0; i < nodes.size(); ++i) add(nodes[i], static_cast<int>(i));
     close_until({});
