@@ -55,3 +55,9 @@ TEST_CASE("so are those of DeepSpeed that were drawn") {
   check_file("deepspeed_liger_draw.json", 63, 62);
   check_file("deepspeed_round_robin_draw.json", 40, 44);
 }
+
+// Buckets of less than a layer, and of two; of an adapter's A, a layer's last gradient, which waits
+// for the next layer's first hook where it is larger.
+TEST_CASE("so are steps with small buckets") {
+  check_file("deepspeed_buckets.json", 72, 67);
+}

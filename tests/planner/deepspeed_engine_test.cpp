@@ -11,6 +11,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_reader.h"
 #include "models/storages.h"
+#include "planner/program/timeline.h"
 #include "planner/stack_step.h"
 
 using namespace plimsoll;
@@ -214,23 +215,24 @@ TEST_CASE("modules run on one GPU in the engine's dtype, adapters too unless the
 
 namespace {
 
-const models::ModelSpec& llama() {
-  static const models::ModelSpec model = models::read_model(
+models::ModelSpec llama(int layers) {
+  return models::read_model(
       R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 4096, "intermediate_size": 128,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
-    "max_position_embeddings": 512})",
+    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 512,
+    "num_hidden_layers": )" +
+          std::to_string(layers) + "}",
       "llama", "llama", {});
-  return model;
 }
 
-models::StepProgram program_of(int zero, const Change& change) {
+models::StepProgram program_of(int zero, const Change& change, int layers = 2) {
+  const models::ModelSpec model = llama(layers);
   planner::Question question;
-  question.model = &llama();
+  question.model = &model;
   question.strategy = asked(zero, change);
   question.cluster.gpu = models::find_gpu("h100-sxm-80gb");
   question.batch = {.seq_len = 16};
   planner::StackStep step;
-  planner::write_step(question, planner::model_parts(llama(), question.strategy), step);
+  planner::write_step(question, planner::model_parts(model, question.strategy), step);
   return std::move(step.program);
 }
 
@@ -285,4 +287,41 @@ TEST_CASE("a partition's gradients begin with the first reduction that has some 
                               s.grad_dtype = DType::fp32;
                             }),
                  "grad_partition") == "zero.reduce");
+}
+
+// stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads: what is larger than the bucket
+// is not copied into it and waits there, until the next gradient comes and it is reduced. A layer's
+// last gradient is that of q_proj's A, 64 · 64 values; the next is the next layer's first.
+TEST_CASE(
+    "a layer's last gradient that is larger than the bucket waits for the next layer's first") {
+  const auto waiting = [](std::int64_t bucket) {
+    const models::StepProgram program = program_of(
+        2,
+        [&](Strategy& s) {
+          s.lora = models::Lora{.rank = 64, .targets = {"q_proj", "v_proj"}};
+          s.data.deepspeed.reduce_bucket_size = bucket;
+        },
+        8);
+    const planner::Timeline timeline = planner::unroll(program);
+    std::vector<std::string> ends;  // by which op, and how many layers later
+    for (const planner::Lifetime& life : timeline.lifetimes) {
+      const auto& tensor = program.tensors[static_cast<std::size_t>(life.tensor)];
+      if (std::string_view(tensor.name) != "zero.waiting_grad") continue;
+      CHECK(tensor.bytes == Bytes(64 * 64 * 2));
+      const auto at = [&](std::int64_t step) {
+        return timeline.steps[static_cast<std::size_t>(step)].at;
+      };
+      const auto birth = at(life.birth), death = at(life.death);
+      const bool of_run = death.segment == birth.segment;
+      ends.push_back(std::string(program.ops[death.op].name) + " " +
+                     (of_run ? std::to_string(death.iteration - birth.iteration) : "beyond"));
+    }
+    return ends;
+  };
+  CHECK(waiting(64 * 64).empty());
+  // Six layers in a row; the last of them in the backward waits for a layer with hooks of its own,
+  // where this rank's partition begins.
+  CHECK(waiting(64 * 64 - 1) == std::vector<std::string>{"zero.hook beyond", "zero.hook 1",
+                                                         "zero.hook 1", "zero.hook 1",
+                                                         "zero.hook 1", "zero.hook 1"});
 }

@@ -39,6 +39,26 @@ struct Asked {
   }
 };
 
+using models::Strategy;
+
+// What a user would have typed without it: all that it brings goes with it, and nothing else does.
+void check_without(const std::string& option, const std::function<void(Strategy&)>& with,
+                   const std::function<void(Strategy&)>& without) {
+  CAPTURE(option);
+  Asked asked(with);
+  Strategy expected = asked.q.strategy;
+  without(expected);
+  std::size_t found = 0;
+  for (const Technique& one : planner::techniques_of(asked.q)) {
+    if (!one.used || one.option + " instead of " + one.instead != option) continue;
+    Question changed = asked.q;
+    one.apply(changed);
+    CHECK((changed.strategy == expected));
+    ++found;
+  }
+  CHECK(found == 1);
+}
+
 const auto kPlan = [](const Question& q) { return planner::plan(q); };
 const auto kNothing = [] {};
 
@@ -94,25 +114,7 @@ TEST_CASE("accumulation is taken away by one micro-batch of all sequences") {
   CHECK(asked.q.batch.grad_accum == 1);
 }
 
-// What a user would have typed without it: all that it brings goes with it, and nothing else does.
-TEST_CASE("what hangs on a technique goes with it") {
-  using models::Strategy;
-  const auto check = [](const std::string& option, const std::function<void(Strategy&)>& with,
-                        const std::function<void(Strategy&)>& without) {
-    CAPTURE(option);
-    Asked asked(with);
-    Strategy expected = asked.q.strategy;
-    without(expected);
-    std::size_t found = 0;
-    for (const Technique& one : planner::techniques_of(asked.q)) {
-      if (!one.used || one.option + " instead of " + one.instead != option) continue;
-      Question changed = asked.q;
-      one.apply(changed);
-      CHECK((changed.strategy == expected));
-      ++found;
-    }
-    CHECK(found == 1);
-  };
+TEST_CASE("what hangs on sharding and on checkpoints goes with them") {
   const auto sharded = [](Strategy& s) {
     s.gpus = 8;
     models::set_zero(s, 2);
@@ -122,28 +124,31 @@ TEST_CASE("what hangs on a technique goes with it") {
     s.recompute.kind = models::RecomputeKind::full;
     s.offload.params = s.offload.optimizer = s.offload.activations = true;
   };
-  check("--zero 2 instead of --zero 0, nothing offloaded", sharded, [](Strategy& s) {
+  check_without("--zero 2 instead of --zero 0, nothing offloaded", sharded, [](Strategy& s) {
     models::set_zero(s, 0);
     s.data.shard_group = 0;
     s.data.fsdp_checkpoints = false;
     s.offload.params = s.offload.optimizer = false;
   });
-  check("--offload optimizer,params instead of on the GPU", sharded,
-        [](Strategy& s) { s.offload.params = s.offload.optimizer = false; });
-  check("--recompute full instead of --recompute none, nothing offloaded", sharded,
-        [](Strategy& s) {
-          s.recompute = {};
-          s.data.fsdp_checkpoints = false;
-          s.offload.activations = false;
-        });
-  check("--offload activations instead of on the GPU", sharded,
-        [](Strategy& s) { s.offload.activations = false; });
+  check_without("--offload optimizer,params instead of on the GPU", sharded,
+                [](Strategy& s) { s.offload.params = s.offload.optimizer = false; });
+  check_without("--recompute full instead of --recompute none, nothing offloaded", sharded,
+                [](Strategy& s) {
+                  s.recompute = {};
+                  s.data.fsdp_checkpoints = false;
+                  s.offload.activations = false;
+                });
+  check_without("--offload activations instead of on the GPU", sharded,
+                [](Strategy& s) { s.offload.activations = false; });
   for (const bool params : {true, false})
-    check(
+    check_without(
         params ? "--offload params instead of on the GPU"
                : "--offload optimizer instead of on the GPU",
         [params](Strategy& s) { (params ? s.offload.params : s.offload.optimizer) = true; },
         [](Strategy& s) { s.offload = {}; });
+}
+
+TEST_CASE("what hangs on a precision or an optimizer goes with it") {
   const auto low = [](Strategy& s) {
     s.precision = models::Precision::fp8_mixed;
     s.fp8_all_gather = true;
@@ -155,11 +160,11 @@ TEST_CASE("what hangs on a technique goes with it") {
     s.optimizer_in_backward = true;
     s.optimizer = models::Optimizer::paged_lion;
   };
-  check("--precision fp8-mixed instead of --precision bf16-mixed", low, [](Strategy& s) {
+  check_without("--precision fp8-mixed instead of --precision bf16-mixed", low, [](Strategy& s) {
     s.precision = models::Precision::bf16_mixed;
     s.fp8_all_gather = false;
   });
-  check("--precision fp8-mixed instead of --precision fp32", low, [](Strategy& s) {
+  check_without("--precision fp8-mixed instead of --precision fp32", low, [](Strategy& s) {
     s.precision = models::Precision::fp32;
     s.fp8_all_gather = false;
     s.param_dtype.reset();
@@ -168,14 +173,17 @@ TEST_CASE("what hangs on a technique goes with it") {
     s.data.reduce_dtype.reset();
     s.attention = models::Attention::flash;
   });
-  check("--param-dtype bf16 instead of --param-dtype fp32", low,
-        [](Strategy& s) { s.param_dtype = DType::fp32; });
-  check("--attention flash-2 instead of --attention eager", low,
-        [](Strategy& s) { s.attention = models::Attention::eager; });
-  check("--optimizer paged-lion instead of --optimizer lion", low,
-        [](Strategy& s) { s.optimizer = models::Optimizer::lion; });
-  check("--optimizer-in-backward instead of a step after backward", low,
-        [](Strategy& s) { s.optimizer_in_backward = false; });
+  check_without("--param-dtype bf16 instead of --param-dtype fp32", low,
+                [](Strategy& s) { s.param_dtype = DType::fp32; });
+  check_without("--attention flash-2 instead of --attention eager", low,
+                [](Strategy& s) { s.attention = models::Attention::eager; });
+  check_without("--optimizer paged-lion instead of --optimizer lion", low,
+                [](Strategy& s) { s.optimizer = models::Optimizer::lion; });
+  check_without("--optimizer-in-backward instead of a step after backward", low,
+                [](Strategy& s) { s.optimizer_in_backward = false; });
+}
+
+TEST_CASE("what hangs on a packed base, adapters and kernels goes with them") {
   for (const bool half : {true, false}) {
     const auto packed = [half](Strategy& s) {
       s.precision = half ? models::Precision::fp16_mixed : models::Precision::bf16_mixed;
@@ -188,25 +196,29 @@ TEST_CASE("what hangs on a technique goes with it") {
       s.data.gradient_as_bucket_view = true;
     };
     const DType loaded = half ? DType::fp16 : DType::bf16;
-    check("--quantize nf4 instead of a base in 16 bits", packed, [&](Strategy& s) {
+    check_without("--quantize nf4 instead of a base in 16 bits", packed, [&](Strategy& s) {
       s.quantize.reset();
       s.param_dtype = loaded;
     });
-    check("--lora-rank 16 instead of the whole model trained, not packed", packed,
-          [&](Strategy& s) {
-            s.quantize.reset();
-            s.param_dtype = loaded;
-            s.lora.reset();
-            s.freeze.clear();
-            s.train.clear();
-          });
-    check("--kernels liger instead of --kernels eager --loss full", packed, [](Strategy& s) {
-      s.kernels = models::Kernels::eager;
-      s.loss = models::Loss::full;
-    });
-    check("--gradient-as-bucket-view yes instead of --gradient-as-bucket-view no", packed,
-          [](Strategy& s) { s.data.gradient_as_bucket_view = false; });
+    check_without("--lora-rank 16 instead of the whole model trained, not packed", packed,
+                  [&](Strategy& s) {
+                    s.quantize.reset();
+                    s.param_dtype = loaded;
+                    s.lora.reset();
+                    s.freeze.clear();
+                    s.train.clear();
+                  });
+    check_without("--kernels liger instead of --kernels eager --loss full", packed,
+                  [](Strategy& s) {
+                    s.kernels = models::Kernels::eager;
+                    s.loss = models::Loss::full;
+                  });
+    check_without("--gradient-as-bucket-view yes instead of --gradient-as-bucket-view no", packed,
+                  [](Strategy& s) { s.data.gradient_as_bucket_view = false; });
   }
+}
+
+TEST_CASE("what hangs on frozen parameters, a loss and the compiler goes with it") {
   const auto frozen = [](Strategy& s) {
     s.freeze = {"*"};
     s.train = {"*head*"};
@@ -214,16 +226,16 @@ TEST_CASE("what hangs on a technique goes with it") {
     s.compile = models::Compile::block;
     s.allocator.expandable_segments = true;
   };
-  check("--freeze instead of the whole model trained", frozen, [](Strategy& s) {
+  check_without("--freeze instead of the whole model trained", frozen, [](Strategy& s) {
     s.freeze.clear();
     s.train.clear();
   });
-  check("--loss chunked instead of --loss full", frozen,
-        [](Strategy& s) { s.loss = models::Loss::full; });
-  check("--compile block instead of --compile no", frozen,
-        [](Strategy& s) { s.compile = models::Compile::no; });
-  check("--allocator-conf expandable_segments:True instead of PyTorch's own settings", frozen,
-        [](Strategy& s) { s.allocator = {}; });
+  check_without("--loss chunked instead of --loss full", frozen,
+                [](Strategy& s) { s.loss = models::Loss::full; });
+  check_without("--compile block instead of --compile no", frozen,
+                [](Strategy& s) { s.compile = models::Compile::no; });
+  check_without("--allocator-conf expandable_segments:True instead of PyTorch's own settings",
+                frozen, [](Strategy& s) { s.allocator = {}; });
 }
 
 TEST_CASE("of what is not used only what leaves the result is offered, and nothing that is fixed") {

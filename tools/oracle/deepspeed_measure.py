@@ -5,6 +5,7 @@
   deepspeed_measure.py --cases deepspeed_draw.json --out tests/golden/deepspeed_draw.json
   deepspeed_measure.py --cases deepspeed_liger_cases.json --out tests/golden/deepspeed_liger.json
   deepspeed_measure.py --cases deepspeed_round_robin_cases.json --out tests/golden/deepspeed_round_robin.json
+  deepspeed_measure.py --cases deepspeed_bucket_cases.json --out tests/golden/deepspeed_buckets.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 

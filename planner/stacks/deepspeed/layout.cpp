@@ -24,7 +24,7 @@ FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
   }
   add(tail, 1);
   aligned_ = ceil_divide(total_, 2 * ranks_) * 2 * ranks_;
-  check(total_ > 0, ErrorKind::bad_input, "nothing is trained: no parameter requires a gradient");
+  check(total_ > 0, ErrorKind::internal, "nothing is trained: model_parts refuses that");
   if (engine.options.round_robin_gradients && !stage3_ && engine.stage > 0) deal();
 }
 
