@@ -258,6 +258,19 @@ TEST_CASE("the fewest GPUs come with what one fewer would need") {
   CHECK(has(reasons(scope, result.ranked, {}).front(), fewer));
 }
 
+// Positions of GPT-2 end at 1,024, which every rung reaches; what one reaches is said where it is
+// more.
+TEST_CASE("no reason says that another plan reaches what the plan itself does") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  Scope scope = scope_of(model, "a100-40gb", 2, 512);
+  scope.objective = Objective::context;
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  CHECK(result.ranked.front().setting.batch.seq_len == 1024);
+  for (const std::vector<std::string>& why : reasons(scope, result.ranked, {}))
+    CHECK_FALSE(has(why, " reaches "));
+}
+
 // The estimate is not that good.
 TEST_CASE("no reason claims a difference of less than one per cent") {
   const models::ModelSpec model = models::catalog_model("llama-2-7b");
