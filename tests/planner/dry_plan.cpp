@@ -1,7 +1,5 @@
 #include "tests/planner/dry_plan.h"
 
-#include <algorithm>
-
 #include "models/bitsandbytes.h"
 #include "models/decisions/mesh.h"
 #include "planner/program/timeline.h"
@@ -51,9 +49,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model,
     planner::pytorch::set_loop(own, parts.decoder, strategy);
     rules.fsdp_units = own.fsdp_units;
   }
-  const bool bias =
-      strategy.precision == models::Precision::fp8_mixed ||
-      std::ranges::any_of(parts.runs.front().pattern.front().linears, &planner::LinearPart::bias);
+  const bool bias = planner::pytorch::any_of_lt(parts);
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias,
   // from 2.9 on, or multiply in float8.
   const bool stays = strategy.torch >= models::kLtKeepsWorkspace;

@@ -26,13 +26,6 @@ using reports::Assumption;
 
 namespace {
 
-bool any_of_lt(const ModelParts& parts) {
-  const auto of_lt = [](const LinearPart& part) {
-    return (part.bias && !is_hqq(part) && !is_torchao(part) && !is_awq(part)) || part.float8;
-  };
-  return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
-}
-
 void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
   if (question.cluster.gpu)
     models::check_products(*question.cluster.gpu, question.strategy.precision);
@@ -43,6 +36,13 @@ void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
 }
 
 }  // namespace
+
+bool any_of_lt(const ModelParts& parts) {
+  const auto of_lt = [](const LinearPart& part) {
+    return (part.bias && !is_hqq(part) && !is_torchao(part) && !is_awq(part)) || part.float8;
+  };
+  return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
+}
 
 // torch keeps one cuBLAS workspace per thread that multiplies, the forward's and autograd's, and a
 // cuBLASLt one where a GEMM adds a bias (addmm); both inside its allocator.

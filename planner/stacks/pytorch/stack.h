@@ -13,6 +13,8 @@ namespace plimsoll::planner::pytorch {
 extern const StackInfo kStack;
 
 // What the strategy does not say, for the question's GPU; adds what was assumed.
+// Whether a GEMM of the layers adds its bias, or scales, itself: cuBLASLt's.
+bool any_of_lt(const ModelParts& parts);
 Rules rules_for(const Question& question, const ModelParts& parts,
                 std::vector<reports::Assumption>& assumptions);
 // Of those what the training loop and its wrappers decide.
