@@ -86,6 +86,11 @@ enum class OpKind : std::uint8_t {
   gather,  // in: a row for each token, places; out: those at the places
   weigh,  // in: rows, a score of each; out: their product
   add_rows,  // in: the sum, rows, places; out: the sum, changed in place
+  // Between ranks that share each sequence (tensor parallelism). in: x of a rank's part of the
+  // sequence; out: of all of it
+  gather_sequence,
+  // in: x of the whole sequence, of which each rank has a summand; out: the sum, of a rank's part
+  scatter_sequence,
   leave,  // a Python frame returns: `releases` go
 };
 

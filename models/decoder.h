@@ -54,6 +54,10 @@ struct Decoder {
   // and the loop over the layers holds the stream alone; rotation multiplies with a buffer; the
   // loss is made when the model has returned.
   bool bare = false;
+  // Ranks that share each sequence between the blocks: what is neither attention nor MLP is of one
+  // part of it (tensor parallelism with torch's SequenceParallel). Heads, ffn and vocab are then a
+  // rank's own.
+  std::int64_t sequence_parts = 1;
   // The model's frame holds the stream behind the last layer until it returns, and what the head
   // makes is widened, or made in parts of the tokens, before that.
   bool holds_stream = false;

@@ -88,6 +88,9 @@ struct OtherForward {
   std::vector<std::shared_ptr<const Block>> blocks;
   JoinedModules joined{};
   bool own_head = false;  // not the embedding's table, whatever the config says
+  // The layer of one of the ranks among which tensor parallelism divides it, of what that rank has
+  // (models/tensor_parallel.h). Null: it is not divided.
+  Block (*divided)(const std::vector<ParameterRow>& own, const Decoder& own_decoder) = nullptr;
 };
 
 struct ModelSpec {

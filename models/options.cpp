@@ -156,8 +156,8 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"tp", "N", "Model parallel", "tensor parallel ranks (1)"}
-        .at("strategy/tp")
-        .only_one("tensor parallelism"),
+        .of_step_at("strategy/tp")
+        .fixing("gpus", "shard-group"),
     Option{"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"}
         .never("tensor parallelism is not modelled yet")
         .at("strategy/sequence_parallel", "false"),

@@ -89,7 +89,8 @@ bool keeps_torchtitan_ops(const Recompute& recompute) {
 
 bool keeps(const Recompute& recompute, const Node& node, int number) {
   if (keeps_torchtitan_ops(recompute))
-    return node.kind == OpKind::attention || (node.kind == OpKind::linear && number % 2 == 0);
+    return node.kind == OpKind::attention || node.kind == OpKind::scatter_sequence ||
+           (node.kind == OpKind::linear && number % 2 == 0);
   return std::ranges::any_of(recompute.kept,
                              [&](const std::string& kept) { return names(kept, node); });
 }

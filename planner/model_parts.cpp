@@ -9,6 +9,7 @@
 #include "models/lora.h"
 #include "models/prompt_adapters.h"
 #include "models/run_names.h"
+#include "models/tensor_parallel.h"
 #include "models/trainable.h"
 #include "planner/joined_modules.h"
 #include "planner/layer_parts.h"
@@ -328,9 +329,8 @@ Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
   });
   return {*model.decoder, model.blocks};
 }
-}  // namespace
 
-ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy) {
+ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
   check(model.decoder.has_value(), ErrorKind::unsupported, [&] {
     return model.name + ": the training step of model_type '" + model.model_type +
            "' is not modelled yet" + (model.no_decoder.empty() ? "" : ": " + model.no_decoder);
@@ -382,6 +382,15 @@ ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy)
   convert_to_float8(layers, strategy);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());
+  return parts;
+}
+}  // namespace
+
+ModelParts model_parts(const ModelSpec& model, const models::Strategy& strategy) {
+  if (strategy.tp == 1) return parts_of(model, strategy);
+  auto own = std::make_shared<const ModelSpec>(models::divided(model, strategy));
+  ModelParts parts = parts_of(*own, strategy);
+  parts.own_model = std::move(own);
   return parts;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -136,10 +137,13 @@ struct ModelParts {
            (decoder.embedding_norm && embedding_norm.trains());
   }
   bool trains_all = true;  // nothing is frozen
+  // Whose blocks the layers are where a rank has a model of its own (models/tensor_parallel.h).
+  std::shared_ptr<const models::ModelSpec> own_model;
 };
 
 // Throws Error{unsupported} where the model has no decoder, Error{bad_input} for patterns and LoRA
-// targets that match nothing.
+// targets that match nothing. Under tensor parallelism those of one rank; what
+// models::divided() throws.
 ModelParts model_parts(const models::ModelSpec& model, const models::Strategy& strategy);
 
 // Whether a frozen embedding's output (the token table's, whatever follows) is asked for a

@@ -140,10 +140,14 @@ void validate(const Question& question) {
   const models::Strategy& s = question.strategy;
   const std::int64_t group = s.data.shard_group;
   check(s.gpus >= 1, ErrorKind::bad_input, "--gpus must be at least 1");
+  check(s.tp >= 1 && s.gpus % s.tp == 0, ErrorKind::bad_input, [&] {
+    return "--tp " + std::to_string(s.tp) + " does not divide --gpus " + std::to_string(s.gpus);
+  });
   models::check_optimizer(s);
-  check(group == 0 || (group >= 1 && s.gpus % group == 0), ErrorKind::bad_input, [&] {
+  const std::int64_t data = models::decisions::data_ranks(s);
+  check(group == 0 || (group >= 1 && data % group == 0), ErrorKind::bad_input, [&] {
     return "--shard-group " + std::to_string(group) + " does not divide --gpus " +
-           std::to_string(s.gpus);
+           std::to_string(s.gpus) + (s.tp > 1 ? " / --tp " + std::to_string(s.tp) : std::string());
   });
   const std::int64_t longest = question.model != nullptr ? question.model->max_positions : 0;
   const std::int64_t ahead = models::virtual_tokens(s) + models::prefix_tokens(s);
@@ -305,6 +309,8 @@ Plan plan(const Question& question, Replays& replays) {
     return plan;
   }
   if (question.load.asked) loading::refuse_load(question);
+  check(question.strategy.tp == 1, ErrorKind::unsupported,
+        [&] { return "--tp: the states of " + question.model->name + " by it are not modelled"; });
   plan.states = table_states(counts, question.strategy);
   plan.advice.push_back(
       "Model states only: the training step of model_type '" + question.model->model_type +

@@ -118,6 +118,9 @@ class Scheduling {
       case OpKind::weigh:
       case OpKind::add_rows:
         return refuse("a loop over experts");
+      case OpKind::gather_sequence:
+      case OpKind::scatter_sequence:
+        return refuse("ranks that share each sequence");
     }
   }
 

@@ -7,8 +7,8 @@
 // ep-dp-pp", the first has stride 1) and of torchtitan's init_device_mesh (parallel_dims.py: pp,
 // dp_replicate, dp_shard, cp, tp, the last has stride 1); Megatron's dp is two axes here, as FSDP's
 // hybrid shard is (torch/distributed/fsdp: ("replicate", "shard")). Experts borrow their ranks from
-// those of data in both: a pass that places them says so here. What divides the model (tensor,
-// context, expert, pipeline) is refused by every stack so far; its axes have one rank.
+// those of data in both: a pass that places them says so here. What else divides the model
+// (context, expert, pipeline) is refused by every stack so far; its axes have one rank.
 #pragma once
 
 #include <algorithm>
@@ -73,13 +73,20 @@ constexpr Mesh mesh_of(const std::array<std::int64_t, kAxes>& ranks, std::int64_
   return mesh;
 }
 
-// --zero 0 divides nothing: all ranks are replicas. A --shard-group that does not divide the ranks
-// is refused elsewhere, and is all of them here.
+// Ranks that see other rows than each other.
+constexpr std::int64_t data_ranks(const Strategy& s) {
+  return s.gpus % s.tp == 0 ? s.gpus / s.tp : s.gpus;
+}
+
+// --zero 0 divides nothing: all ranks of data are replicas. A --tp that does not divide the ranks,
+// or a --shard-group that does not divide those of data, is refused elsewhere, and taken as none
+// here.
 constexpr Mesh mesh_of(const Strategy& s) {
-  const bool divides = s.data.shard_group > 0 && s.gpus % s.data.shard_group == 0;
-  const std::int64_t group = divides ? s.data.shard_group : s.gpus;
+  const std::int64_t data = data_ranks(s);
+  const bool divides = s.data.shard_group > 0 && data % s.data.shard_group == 0;
+  const std::int64_t group = divides ? s.data.shard_group : data;
   const std::int64_t shards = s.data.zero == 0 ? 1 : group;
-  return mesh_of({1, 1, 1, shards, s.gpus / shards, 1}, s.gpus_per_node);
+  return mesh_of({s.gpus / data, 1, 1, shards, data / shards, 1}, s.gpus_per_node);
 }
 
 // Shards inside groups that are replicas of each other (hybrid).

@@ -8,25 +8,38 @@ namespace plimsoll::models::families {
 namespace {
 // torchtitan models/llama/model.py (2024-03, 2024-12) and models/llama3/model/model.py (0.2.2):
 // TransformerBlock.forward. Attention.forward holds what it read and made, under the names that
-// rotation, and repetition where it copies, take over.
-Block torchtitan_block(const ModelSpec& model, const LlamaLike& d, const Decoder& of) {
-  const bool fused = of.norm == NormKind::rms_norm_fused;
-  BlockBuilder b(model.parameters, d.hidden,
+// rotation, and repetition where it copies, take over. Under tensor parallelism apply_tp
+// (parallelize_llama.py; infra/parallelize.py) has PrepareModuleInput gather in front of attention
+// and feed_forward, and RowwiseParallel(output_layouts=Shard(1)) scatter behind wo and w2: what the
+// norm made is its caller's until those have returned.
+Block torchtitan_block(const std::vector<ParameterRow>& rows, const Decoder& of) {
+  const bool fused = of.norm == NormKind::rms_norm_fused, divided = of.sequence_parts > 1;
+  BlockBuilder b(rows, of.hidden,
                  fused ? ModuleClass::rms_norm_fused : ModuleClass::rms_norm_inline);
-  const ValueId x = b.norm("input_layernorm", kBlockInput);
+  const auto all_of = [&](const char* name, ValueId part) {
+    return divided ? b.gather_sequence(name, part) : part;
+  };
+  const ValueId normed = b.norm("input_layernorm", kBlockInput);
+  const ValueId x = all_of("self_attn.gathered", normed);
   const ValueId q = b.linear("self_attn.q_proj", x);
   const ValueId k = b.linear("self_attn.k_proj", x);
   const ValueId v = b.linear("self_attn.v_proj", x);
   const ValueList rotated = b.complex_rotary("self_attn", q, k);
   const ValueList attention =
       b.attention("self_attn", rotated[0], rotated[1], v, EagerSoftmax::fp32);
-  const ValueId o = b.linear("self_attn.o_proj", attention[0]);
-  const bool copies = of.repeats_groups && d.kv_heads > 1 && d.kv_heads < d.heads;
-  b.leave("self_attn", copies ? ValueList{rotated[0], attention[0], x}
-                              : ValueList{rotated[0], rotated[1], v, attention[0], x});
+  ValueId o = b.linear("self_attn.o_proj", attention[0]);
+  if (divided) o = b.scatter_sequence("self_attn.scattered", o);
+  const bool copies = of.repeats_groups && of.kv_heads > 1 && of.kv_heads < of.heads;
+  ValueList held = copies ? ValueList{rotated[0], attention[0], x}
+                          : ValueList{rotated[0], rotated[1], v, attention[0], x};
+  if (divided) held.push_back(normed);
+  b.leave("self_attn", held);
   const ValueId middle = b.add("self_attn", kBlockInput, o);
   const ValueId y = b.norm("post_attention_layernorm", middle);
-  b.add("mlp", middle, gated_mlp(b, y));
+  const ValueId down = gated_mlp(b, all_of("mlp.gathered", y), Activation::silu,
+                                 divided ? "mlp.scattered" : nullptr);
+  if (divided) b.leave("mlp", {y});
+  b.add("mlp", middle, down);
   b.release({kBlockInput});
   return b.take();
 }
@@ -42,8 +55,12 @@ void add_torchtitan(ModelSpec& model, const LlamaLike& d) {
     decoder.repeats_groups = repeats;
     decoder.norm = norm;
     decoder.attention_dropout = 0;
-    auto block = std::make_shared<const Block>(torchtitan_block(model, d, decoder));
-    model.other_forwards.push_back({code, {}, decoder, {std::move(block)}});
+    auto block = std::make_shared<const Block>(torchtitan_block(model.parameters, decoder));
+    model.other_forwards.push_back({.code = code,
+                                    .before = {},
+                                    .decoder = decoder,
+                                    .blocks = {std::move(block)},
+                                    .divided = torchtitan_block});
   };
   add(ModelCode::torchtitan_2024_03, NormKind::rms_norm_inline, true);
   add(ModelCode::torchtitan_2024_12, NormKind::rms_norm_inline, true);

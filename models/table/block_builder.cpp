@@ -262,6 +262,18 @@ ValueId BlockBuilder::concatenate(std::string_view name, ValueId a, ValueId b) {
   return out;
 }
 
+ValueId BlockBuilder::gather_sequence(std::string_view name, ValueId x) {
+  const ValueId out = value(width(x));
+  node(OpKind::gather_sequence, name, {x}).out = {out};
+  return out;
+}
+
+ValueId BlockBuilder::scatter_sequence(std::string_view name, ValueId x) {
+  const ValueId out = value(width(x));
+  node(OpKind::scatter_sequence, name, {x}).out = {out};
+  return out;
+}
+
 ValueId BlockBuilder::heads(std::string_view name, ValueId x) {
   const ValueId out = value(width(x));
   node(OpKind::heads, name, {x}).out = {out};

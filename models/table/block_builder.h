@@ -74,6 +74,9 @@ class BlockBuilder {
   void leave(std::string_view name, ValueList values);
   // The model's loop holds them until the next layer has returned.
   void returned(ValueList values) { block_.returned = values; }
+  // Of ranks that share each sequence: x of all of it; the sum of x, of a rank's part of it.
+  ValueId gather_sequence(std::string_view name, ValueId x);
+  ValueId scatter_sequence(std::string_view name, ValueId x);
   // The linear that was added last reads a view that is made for it.
   void reshape_input() { block_.nodes.back().of_view = true; }
   // They go when the node that was added last has run.

@@ -79,12 +79,13 @@ void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLik
   model.max_positions = d.positions;
 }
 
-ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation) {
+ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation, const char* scattered) {
   const ValueId gate = b.linear("mlp.gate_proj", y);
   const ValueId activated = b.activation("mlp.act", gate, activation);
   const ValueId up = b.linear("mlp.up_proj", y);
   const ValueId product = b.multiply("mlp.product", activated, up);
-  const ValueId down = b.linear("mlp.down_proj", product);
+  ValueId down = b.linear("mlp.down_proj", product);
+  if (scattered != nullptr) down = b.scatter_sequence(scattered, down);
   b.leave("mlp", {y, product});
   return down;
 }

@@ -47,8 +47,10 @@ void add_llama(ModelSpec& model, const Config& config, Head head, const LlamaLik
 
 // Attention of x: its result, and the probabilities that eager attention returns beside it.
 ValueList llama_attention(BlockBuilder& b, const LlamaLike& llama, ValueId x);
-// A gated MLP of y, from gate_proj to down_proj, until its Python frame returns.
-ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation = Activation::silu);
+// A gated MLP of y, from gate_proj to down_proj, until its Python frame returns. `scattered`: under
+// which name ranks that share each sequence sum what down_proj made, if they do.
+ValueId gated_mlp(BlockBuilder& b, ValueId y, Activation activation = Activation::silu,
+                  const char* scattered = nullptr);
 Block llama_block(const ModelSpec& model, const LlamaLike& llama);
 // The same with another MLP: of the second norm's result.
 Block llama_block(BlockBuilder b, const LlamaLike& llama,

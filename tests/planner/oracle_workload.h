@@ -32,6 +32,7 @@ inline models::Strategy strategy_of(const json& workload) {
   models::Strategy out;
   out.precision = choice<models::Precision>(s["precision"]);
   out.gpus = s["world_size"];
+  out.tp = s["tp"];
   out.data.zero = s["zero"];
   out.data.fsdp_version = stack["fsdp_version"];
   out.data.fsdp_checkpoints = stack.value("fsdp_activation_checkpointing", false);

@@ -7,6 +7,7 @@
 
 #include "models/base/utf8.h"
 #include "models/decisions/layer.h"
+#include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizer_states.h"
 #include "models/zero_stage.h"
@@ -112,6 +113,8 @@ void set_stack(const Options& options, Strategy& s) {
           "only --stack plimsoll runs on the host");
   set_whole(options, "gpus", 1, kMostRanks, s.gpus);
   set_whole(options, "gpus-per-node", 1, 1 << 16, s.gpus_per_node);
+  set_whole(options, "tp", 1, kMostRanks, s.tp);
+  require(options, "tp", s.gpus % s.tp == 0, fmt::format("must divide --gpus {}", s.gpus));
 }
 
 void set_shard_group(const Options& options, Strategy& s) {
@@ -119,11 +122,13 @@ void set_shard_group(const Options& options, Strategy& s) {
   set_whole(options, "shard-group", 1, kMostRanks, data.shard_group);
   if (data.shard_group == 0) return;
   require(options, "shard-group", data.zero >= 1, "nothing is sharded with --zero 0");
-  require(options, "shard-group", s.gpus % data.shard_group == 0,
-          fmt::format("must divide --gpus {}", s.gpus));
+  const std::int64_t ranks = models::decisions::data_ranks(s);
+  require(options, "shard-group", ranks % data.shard_group == 0,
+          s.tp == 1 ? fmt::format("must divide --gpus {}", s.gpus)
+                    : fmt::format("must divide --gpus {} / --tp {}", s.gpus, s.tp));
   require(options, "shard-group", s.stack != Stack::pytorch || data.zero >= 2,
           "ZeroRedundancyOptimizer shards over all ranks");
-  if (data.shard_group == s.gpus) data.shard_group = 0;  // all of them: the default
+  if (data.shard_group == ranks) data.shard_group = 0;  // all of them: the default
 }
 
 // DeepSpeed's sizes are elements, often written 5e8.

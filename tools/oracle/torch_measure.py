@@ -136,7 +136,7 @@ ACCEPTED = {
 }
 # Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
-    "strategy": ["tp", "sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
+    "strategy": ["pp", "pp_schedule", "virtual_stages", "cp", "ep",
                  "offload_to", "master_weights"],
     "stack": ["name"],
 }
@@ -730,6 +730,11 @@ class Observer:
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                names = {kind.__name__ for kind in types}
+                if "FakeTensor" in names:
+                    return func(*args, **(kwargs or {}))
+                if names & {"DTensor", "AsyncCollectiveTensor"}:  # runs as ops of its own
+                    return NotImplemented
                 return observer.dispatch(func, args, kwargs or {})
 
         self.mode = Mode()
@@ -813,7 +818,7 @@ def saved_tensors(root, observer):
             except RuntimeError:
                 continue
             for i, one in enumerate(value if isinstance(value, (list, tuple)) else [value]):
-                data = getattr(one, "data", None)
+                data = local_of(getattr(one, "data", None))
                 if isinstance(data, torch.Tensor) and data.is_cuda:
                     suffix = str(i) if isinstance(value, (list, tuple)) else ""
                     storage = data.untyped_storage()
@@ -823,6 +828,13 @@ def saved_tensors(root, observer):
         pending.extend(edge[0] for edge in node.next_functions)
     rows.sort(key=lambda r: (r[0], r[1], r[3]))
     return [r[1:] for r in rows]
+
+
+def local_of(tensor):
+    """This rank's part of a distributed tensor, and what a collective's result is behind its wait."""
+    for inner in ("_local_tensor", "elem"):
+        tensor = getattr(tensor, inner, tensor)
+    return tensor
 
 
 class Recorder:

@@ -133,6 +133,7 @@ def build(workload):
     import torch
     from torch.distributed.device_mesh import init_device_mesh
     sys.meta_path.append(StandIns())
+    sys.modules.setdefault("torch.utils.tensorboard", Absent("torch.utils.tensorboard"))
     if workload["stack"]["model_code"] == "torchtitan@2024-03":
         return build_of_march(workload)
     strategy, config = workload["strategy"], workload["model"]["config"]
@@ -151,6 +152,18 @@ def build(workload):
     with torch.device("meta"):
         model = Transformer(arguments(Args, config, workload["batch"]["seq_len"]))
     float8.convert_torchtitan(model, strategy)
+    world, tp = strategy["world_size"], strategy["tp"]
+    group = strategy["shard_group"] or world // tp
+    sizes = {"replicate": world // tp // group, "shard": group, "tp": tp}
+    named = {n: k for n, k in sizes.items() if k > 1 or n == "shard"}
+    mesh = init_device_mesh("cuda", tuple(named.values()), mesh_dim_names=tuple(named))
+    if tp > 1:
+        from torch.distributed.tensor.parallel import loss_parallel
+        loss_parallel().__enter__()
+        if old:
+            parallelize.apply_tp(model, mesh["tp"], loss_parallel=True, enable_float8=False, enable_async_tp=False)
+        else:
+            parallelize.apply_tp(model, mesh["tp"], loss_parallel=True, enable_float8_tensorwise_tp=False)
     if strategy["recompute"] != "none":
         options = {} if old else {"op_sac_save_list": parallelize._op_sac_save_list}
         parallelize.apply_ac(model, checkpointing(strategy["recompute"]), **options)
@@ -160,9 +173,8 @@ def build(workload):
     if old:  # the root of torch 2.6 is never resharded, whatever it is told
         parallelize.fully_shard = lambda module, **given: shard(
             module, **{**given, **({"reshard_after_forward": None} if module is model else {})})
-    world, group = strategy["world_size"], strategy["shard_group"] or strategy["world_size"]
-    mesh = init_device_mesh("cuda", (world,)) if group == world else init_device_mesh(
-        "cuda", (world // group, group), mesh_dim_names=("replicate", "shard"))
+    dp = tuple(n for n in named if n != "tp")
+    mesh = mesh[dp if len(dp) > 1 else dp[0]]
     parallelize.apply_fsdp(model, mesh, param_dtype=torch.bfloat16,
                            reduce_dtype={"bf16": torch.bfloat16}.get(strategy["grad_dtype"],
                                                                      torch.float32),

@@ -138,6 +138,10 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
     case OpKind::weigh:
     case OpKind::add_rows:
       return run_loop(at, last, s);
+    case OpKind::gather_sequence:
+      return run_gather(at, s);
+    case OpKind::scatter_sequence:
+      return run_scatter(at, takes ? stored_->of(node.out[0]) : kNoTensor, s);
     case OpKind::add:
       return run_add(at, output, s);
     case OpKind::dropout:
@@ -165,7 +169,7 @@ NormInput BlockWriter::norm_input(const NodePlan& at) const {
   const SymInt rows = plan_->value(in).width / at.norm->width;
   const bool heads = at.kernel != NormKernel::eager && regime_.patch.heads_first &&
                      at.norm->width == d_.head_dim && rows > 1;
-  return {checked_multiply(tokens_.total(), rows), dtype_of(in), grad_of(in), at.kernel, heads};
+  return {checked_multiply(rows_of(in), rows), dtype_of(in), grad_of(in), at.kernel, heads};
 }
 
 void BlockWriter::run_views(const NodePlan& at, LayerSaved& s) {

@@ -44,6 +44,8 @@ bool saves(const NodePlan& at) {
     case OpKind::scale:
     case OpKind::add:
     case OpKind::visitors:
+    case OpKind::gather_sequence:
+    case OpKind::scatter_sequence:
     case OpKind::leave:
       return false;
   }
@@ -92,6 +94,8 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::dropout:
     case OpKind::gather:
     case OpKind::add_rows:
+    case OpKind::gather_sequence:
+    case OpKind::scatter_sequence:
     case OpKind::leave:
       return first;
     case OpKind::route:
@@ -110,6 +114,12 @@ void route_result(std::size_t i, ValuePlan& out) {
   constexpr std::size_t kScores = 0, kSum = 2;
   if (i != kScores) out.grad = false;
   if (i != kScores && i != kSum) out.dtype = DType::int64;
+}
+
+// Whether a node's results are of the rank's part of each sequence.
+bool makes_part(const BlockPlan& plan, const Node& node) {
+  if (node.kind == OpKind::scatter_sequence) return true;
+  return node.kind != OpKind::gather_sequence && !node.in.empty() && plan.value(node.in[0]).of_part;
 }
 
 NormKernel norm_kernel(const Node& node, const KernelPatch& liger) {
@@ -163,6 +173,8 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
   values[models::kBlockInput].dtype = regime.residual;
   values[models::kBlockInput].grad = input_grad;
   values[models::kBlockInput].stream = true;
+  const auto gathers = [](const Node& node) { return node.kind == OpKind::gather_sequence; };
+  values[models::kBlockInput].of_part = std::ranges::any_of(block.nodes, gathers);
   first_save = block.nodes.size();
   for (const Node& node : block.nodes) {
     NodePlan at{.node = &node};
@@ -193,6 +205,8 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
     }
     if (node.kind == OpKind::activation) at.place = activations++;
     if (node.kind == OpKind::dropout) at.place = dropouts++;
+    if (node.kind == OpKind::gather_sequence || node.kind == OpKind::scatter_sequence)
+      at.sequence_names = &sequence_names(node.name);
     if (node.kind == OpKind::attention || node.kind == OpKind::rotary)
       at.attention_names = &attention_names(node.name);
     if (node.kind == OpKind::rotary || node.kind == OpKind::split || node.kind == OpKind::slice)
@@ -209,6 +223,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i % node.in.size()]).grad : at.grad;
       out.grad_name = gradient_name(at);
+      out.of_part = makes_part(*this, node);
       out.expert = node.kind == OpKind::add_rows ? -1 : node.expert;
       if (node.kind == OpKind::route) route_result(i, out);
     }

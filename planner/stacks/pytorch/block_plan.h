@@ -15,6 +15,7 @@ struct ValuePlan {
   DType dtype = DType::fp32;
   bool grad = false;  // requires one
   bool stream = false;  // the residual stream
+  bool of_part = false;  // of the rank's part of each sequence
   bool heads_first = false;  // stored as [batch, heads, s, d]
   int expert = -1;  // its rows are those of this expert's visitors; none: a row for each token
   const char* grad_name = "";
@@ -44,6 +45,7 @@ struct NodePlan {
   const AttentionNames* attention_names = nullptr;
   const OperandNames* operand_names = nullptr;
   const ExpertsNames* experts_names = nullptr;
+  const SequenceNames* sequence_names = nullptr;
   const NodeNames* names = nullptr;
 
   // As the last node that saves anything: in front of its operator, not behind an adapter's, nor

@@ -36,9 +36,14 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
   node_ = nullptr;
 }
 
+SymInt BlockWriter::rows_of(ValueId id) const {
+  const ValuePlan& value = plan_->value(id);
+  if (value.expert >= 0) return visits(value.expert);
+  return tokens_.part(value.of_part ? d_.sequence_parts : 1);
+}
+
 SymInt BlockWriter::values_of(ValueId id) const {
-  const int expert = plan_->value(id).expert;
-  return checked_multiply(expert < 0 ? tokens_.total() : visits(expert), plan_->value(id).width);
+  return checked_multiply(rows_of(id), plan_->value(id).width);
 }
 
 Ref BlockWriter::gradient_of(ValueId id) {
@@ -127,6 +132,10 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::weigh:
     case OpKind::add_rows:
       return loop_back(at, s);
+    case OpKind::gather_sequence:
+      return gather_back(at);
+    case OpKind::scatter_sequence:
+      return scatter_back(at);
     case OpKind::add:
       return add_back(at);
     case OpKind::dropout:

@@ -21,7 +21,7 @@ class BlockWriter : public AttentionWriter {
   // behind the end of the recomputation. A checkpoint's frame holds them until its first node's
   // backward is done (that node is the last that refers to the frame).
   enum Held { kHeldMask = 3, kHeldPositions, kHeldAlibi };
-  using Arguments = std::array<Ref, 7>;
+  using Arguments = std::array<Ref, 8>;
   void hold(const Arguments& arguments, bool first_of_checkpoint) {
     held_ = arguments;
     first_ = first_of_checkpoint;
@@ -63,7 +63,7 @@ class BlockWriter : public AttentionWriter {
   friend class FusedAdapters;  // fused_adapters.cpp
   friend class UnslothAdapters;  // unsloth_adapters.cpp
   bool stops() const { return phase_ == Phase::recompute && stops_early_; }
-  SymInt values_of(models::ValueId id) const;
+  SymInt values_of(models::ValueId id) const, rows_of(models::ValueId id) const;
   DType dtype_of(models::ValueId id) const { return plan_->value(id).dtype; }
   bool ends(const models::Node& node) const {  // Is its result the layer's?
     return node.out[0] == plan_->layer->block->output();
@@ -96,6 +96,9 @@ class BlockWriter : public AttentionWriter {
   std::pair<TapePart, TapeCounts> joined_rotary_of(const NodePlan& at, std::size_t i) const;
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
+  void run_gather(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
+  void run_scatter(const NodePlan& at, TensorId kept, LayerSaved& s);
+  void gather_back(const NodePlan&at), scatter_back(const NodePlan&at);
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
   void stop_behind(std::size_t node, const LayerSaved& s);

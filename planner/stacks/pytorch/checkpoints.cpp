@@ -81,11 +81,15 @@ bool Checkpoints::repeats_to_the_end() const {
 }
 
 // What a recomputation that stops early leaves where the policy keeps it.
-TensorId Checkpoints::never_taken(const Run& run, std::size_t layer) const {
+std::array<Ref, 2> Checkpoints::never_taken(const Run& run, std::size_t layer) const {
   const BlockPlan& plan = run.plan(layer);
-  const NodePlan& last = plan.nodes[plan.last_save];
-  const bool taken = repeats_to_the_end() || !last.ends_recomputation();
-  return last.stored && !taken ? run.kept[layer].of(last.node->out[0]) : kNoTensor;
+  std::array<Ref, 2> never;
+  if (repeats_to_the_end()) return never;
+  const bool taken = !plan.nodes[plan.last_save].ends_recomputation();
+  std::size_t count = 0;
+  for (std::size_t i = plan.last_save + (taken ? 1 : 0); i < plan.nodes.size(); ++i)
+    if (plan.nodes[i].stored) never.at(count++) = {run.kept[layer].of(plan.nodes[i].node->out[0])};
+  return never;
 }
 
 void Checkpoints::before_layer(std::size_t r, std::size_t j) {
@@ -96,8 +100,9 @@ void Checkpoints::before_layer(std::size_t r, std::size_t j) {
   const std::size_t window = run.plan(j).sliding ? 1 : 0;
   const bool stays = s_.offloading == nullptr && s_.input_buffer == kNoTensor;
   const Ref input = stays ? s_.input_of(r, j / layers * layers) : Ref{};
+  const auto [never, never_scattered] = never_taken(run, j);
   layer_.hold({input, Ref{s_.cos[window]}, Ref{s_.sin[window]}, Ref{s_.masks[window]},
-               Ref{s_.front.position_ids}, Ref{s_.front.alibi}, Ref{never_taken(run, j)}},
+               Ref{s_.front.position_ids}, Ref{s_.front.alibi}, never, never_scattered},
               j % layers == 0);
 }
 
@@ -109,7 +114,7 @@ void Checkpoints::begin(Run& of) {
   run.recomputed.resize(run.stride(), kNoTensor);
   if (!s_.recomputes()) return;
   if (s_.offloading != nullptr) s_.offloading->declare(run);
-  const SymBytes stream = storage(checked_multiply(tokens_.total(), d_.hidden), regime_.residual);
+  const SymBytes stream = s_.stream_bytes();
   ProgramBuilder::Place layer = b_.place();
   bool any = false;
   for (std::size_t j = 0; j < run.stride(); ++j) {

@@ -24,7 +24,7 @@ class Checkpoints : public Recomputation, private StepPart {
  private:
   bool repeats_to_the_end() const;
   void drop_graph(const Run& run, Phase phase);
-  TensorId never_taken(const Run& run, std::size_t layer) const;
+  std::array<Ref, 2> never_taken(const Run& run, std::size_t layer) const;
 
   Run* run_ = nullptr;
   std::size_t last_ = 0;

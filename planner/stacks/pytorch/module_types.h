@@ -16,6 +16,10 @@ struct Tokens {
          std::int64_t keys_ahead = 0);
   SymInt total() const { return total_; }
   void set_total(SymInt total) { total_ = total; }
+  // Of one of `ranks` that share each sequence, which they divide (refused elsewhere).
+  SymInt part(std::int64_t ranks) const {
+    return ranks == 1 ? total_ : sequences * (length / ranks);
+  }
   SymInt keys() const { return prefix > 0 ? length + prefix : length; }  // of a sequence
   SymInt all_keys() const { return prefix > 0 ? sequences * keys() : total_; }
 

@@ -57,6 +57,12 @@ class ModuleWriter {
   ColumnSumScratch column_sum(SymInt rows, std::int64_t columns) const {
     return column_sum_scratch(b_, rules_.gpu, rows, columns);
   }
+  // Between ranks that share each sequence (sequence_parallel.cpp): all of what they have parts of,
+  // and this rank's part of the sum over them. `values`: of all of it.
+  TensorId gather_sequence(const char* by_rank, const char* name, Ref part, SymInt values,
+                           DType dtype, Category category);
+  TensorId scatter_sequence(const char* by_rank, const char* name, TensorId whole, SymInt values,
+                            DType dtype, Category category);
   // Written into zeros as often as the value was sliced whole (slice_backward).
   TensorId into_zeros(const char* name, TensorId d, SymInt values, DType dtype, int slices);
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;

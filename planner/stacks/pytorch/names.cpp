@@ -248,6 +248,13 @@ const LoopNames& loop_names(const char* name) {
   });
 }
 
+const SequenceNames& sequence_names(const char* name) {
+  return known<SequenceNames>(name, [](const std::string& m) {
+    const auto of = [&](const char* suffix) { return interned(m + suffix); };
+    return SequenceNames{of(".by_rank"), of(""), of(".grad.by_rank"), of(".grad")};
+  });
+}
+
 const TapeNames& tape_names(const char* module, const tape::Rule& rule) {
   using Key = std::pair<const char*, const tape::Rule*>;
   struct Hash {
@@ -280,7 +287,9 @@ const EndNames& end_names() {
                               module_names(interned("norm")),
                               linear_names(interned("project_in")),
                               linear_names(interned("head_transform")),
-                              linear_names(interned("lm_head"))};
+                              linear_names(interned("lm_head")),
+                              sequence_names(interned("lm_head.gathered")),
+                              sequence_names(interned("embed_tokens.scattered"))};
   return names;
 }
 

@@ -105,6 +105,12 @@ struct LoopNames {
   const char *sum, *mask, *met, *numbers;
 };
 
+// Of ranks that share each sequence: what comes from them or goes to them, one rank's part behind
+// the other, and how it is read.
+struct SequenceNames {
+  const char *by_rank, *out, *grad_by_rank, *grad;
+};
+
 // What elementwise nodes of a layer make.
 struct NodeNames {
   const char* name;
@@ -122,6 +128,7 @@ const NodeNames& node_names(const char* name);
 const OperandNames& operand_names(const char* name);
 const ExpertsNames& experts_names(const char* name);
 const LoopNames& loop_names(const char* name);
+const SequenceNames& sequence_names(const char* name);
 
 // Modules outside of layers.
 struct EndNames {
@@ -133,6 +140,9 @@ struct EndNames {
   const LinearNames& project_in;
   const LinearNames& head_transform;
   const LinearNames& head;
+  // What tensor parallelism gathers for the head and scatters behind the embedding.
+  const SequenceNames& head_input;
+  const SequenceNames& embedded;
 };
 const EndNames& end_names();
 

@@ -48,6 +48,16 @@ void refuse_torchtitan(const models::Strategy& s, const models::Batch& batch) {
   refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
                 !models::keeps_torchtitan_ops(s.recompute),
             "is modelled with --recompute none, full or ops:torchtitan");
+  if (s.tp == 1) return;
+  refuse_if(s.code == models::ModelCode::torchtitan_2024_03,
+            "with --tp is not modelled (torchtitan@2024-12 and torchtitan@0.2.2 are)");
+  refuse_if(s.compile != models::Compile::no, "with --tp and --compile is not modelled yet");
+  refuse_if(s.precision == models::Precision::fp8_mixed,
+            "with --tp and --precision fp8-mixed is not modelled yet");
+  check(batch.seq_len % s.tp == 0, ErrorKind::bad_input, [&] {
+    return "--seq-len " + std::to_string(batch.seq_len) + ": does not divide by --tp " +
+           std::to_string(s.tp) + ", which shards each sequence between the blocks";
+  });
 }
 
 // lora_attn_modules and apply_lora_to_mlp of torchtune's builders.

@@ -105,6 +105,7 @@ struct EndSaved {
   TensorId log_probabilities = kNoTensor;
   TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;
   TensorId loss = kNoTensor, seed = kNoTensor;
+  TensorId gathered = kNoTensor;  // what the head reads of all ranks that share a sequence
   Ref fused_input_grad;
 };
 

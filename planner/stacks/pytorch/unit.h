@@ -39,6 +39,7 @@ struct Unit {
   TensorId shard_grad = kNoTensor;  // lives until zero_grad
   TensorId last_grad = kNoTensor;  // of the unit's last parameter, in the model's order
   int last_order = -1;  // its place there
+  std::vector<TensorId> summed;  // gradients that ranks sharing a sequence sum up first
   std::vector<TensorId> grads;  // written by this micro-batch, dead after the unit's backward
   std::vector<int> order;  // of `grads` in the model, where they are converted one by one
   std::vector<TensorId> kept;  // live until zero_grad, or until the last micro-batch's reduction
@@ -64,6 +65,7 @@ struct Unit {
   void begin_micro_batch() {
     grads.clear();
     order.clear();
+    summed.clear();
     adapter_grads.clear();
     next = 0;
     last_grad = kNoTensor;

@@ -299,6 +299,8 @@ void BlockTracer::node(const NodePlan& at) {
     case OpKind::gather:
     case OpKind::weigh:
     case OpKind::add_rows:
+    case OpKind::gather_sequence:
+    case OpKind::scatter_sequence:
       break;
   }
   fail(ErrorKind::internal, "a node that is refused");

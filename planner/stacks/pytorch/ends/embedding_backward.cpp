@@ -54,7 +54,7 @@ void EmbeddingWriter::backward() {
 
 // Of the sum of the embeddings, back through dropout, norm and scale.
 TensorId EmbeddingWriter::sum_gradient() {
-  const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
+  const SymInt n = checked_multiply(s_.stream_tokens(), d_.hidden);
   const auto gradient = [&](const char* name) {
     return b_.tensor(name, storage(n, regime_.residual), Category::temporaries);
   };
@@ -95,6 +95,10 @@ TensorId EmbeddingWriter::gradients(TensorId d) {
   }
   wrapper_.before_backward(s_.embedding);
   if (!parts_.train_embedding) return d_rows;
+  if (divided()) {
+    divided_gradient(d_rows);
+    return d_rows;
+  }
   if (d_.tied_head)
     tied_gradient(d_rows);
   else

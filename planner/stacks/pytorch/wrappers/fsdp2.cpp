@@ -113,6 +113,7 @@ void FullyShard::after_backward(Unit& unit, Ref previous_reduce) {
   const bool sums = s_.micros > 1 && converts();
   for (std::size_t i = 0; sums && s_.micro > 0 && i < unit.grads.size(); ++i)
     b_.op("fsdp.accumulate_grad", Phase::backward).read(unit.grads[i]).update(unit.kept[i]);
+  sum_over_sequence(unit);
   b_.op("fsdp.reshard", Phase::backward)
       .release(unit.full_backward != kNoTensor ? unit.full_backward : unit.full_forward);
   if (sums && s_.first_micro()) convert_gradients(unit);
@@ -121,6 +122,19 @@ void FullyShard::after_backward(Unit& unit, Ref previous_reduce) {
       .touch(previous_reduce.tensor, previous_reduce.delta, previous_reduce.beyond,
              Access::release);
   reduce_scatter(unit);
+}
+
+// FSDPParam.unsharded_grad_data: a norm's gradient is of the rank's part of each sequence, and
+// redistributed before it is reduced; in the order of the model, the last one that was made first.
+void FullyShard::sum_over_sequence(Unit& unit) {
+  for (auto grad = unit.summed.rbegin(); grad != unit.summed.rend(); ++grad) {
+    const TensorId sum =
+        b_.tensor_in(unit.group, "fsdp.sequence_grad", b_.bytes_of(*grad), Category::gradients);
+    b_.op("fsdp.sequence_all_reduce", Phase::backward).read(*grad).write(sum);
+    b_.work().moves(0, 0);
+    std::ranges::replace(unit.grads, *grad, sum);
+    if (unit.last_grad == *grad) unit.last_grad = sum;
+  }
 }
 
 void FullyShard::reduce_scatter(Unit& unit) {

@@ -44,6 +44,7 @@ class FullyShard final : public Fsdp {
                      models::Stream stream);
   void convert_gradients(Unit& unit);
   void reduce_scatter(Unit& unit);
+  void sum_over_sequence(Unit& unit);
   bool converts() const { return regime_.reduce != regime_.weight; }
   // Does the parameter come after those of its unit whose gradients were made before its own?
   bool is_last(const ModuleNames& names);

@@ -16,6 +16,8 @@ TensorId FullyShard::begin(const ModuleNames& names, std::int64_t elements, bool
   const TensorId grad =
       b_.tensor(names.weight_grad, storage(Count(elements), dtype), Category::gradients);
   s_.unit->grads.push_back(grad);
+  const bool of_norm = layer_.in_stream_norm() || names.module == end_names().norm.module;
+  if (d_.sequence_parts > 1 && of_norm) s_.unit->summed.push_back(grad);
   if (sums) s_.unit->order.push_back(model_order(names));
   if (is_last(names) || s_.unit->last_grad == kNoTensor)
     s_.unit->last_grad = sums ? s_.unit->kept.back() : grad;
