@@ -86,11 +86,8 @@ enum class OpKind : std::uint8_t {
   gather,  // in: a row for each token, places; out: those at the places
   weigh,  // in: rows, a score of each; out: their product
   add_rows,  // in: the sum, rows, places; out: the sum, changed in place
-  // Between ranks that share each sequence (tensor parallelism). in: x of a rank's part of the
-  // sequence; out: of all of it
-  gather_sequence,
-  // in: x of the whole sequence, of which each rank has a summand; out: the sum, of a rank's part
-  scatter_sequence,
+  gather_sequence,  // in: x of a rank's part of each sequence (tensor parallelism); out: of all
+  scatter_sequence,  // in: x of all of it, a summand on each rank; out: the sum, of a rank's part
   leave,  // a Python frame returns: `releases` go
 };
 
@@ -103,8 +100,7 @@ enum class EagerSoftmax : std::uint8_t { fp32, as_computed, uncast };
 
 struct Node {
   OpKind kind = OpKind::leave;
-  // The Python module that computes it ("self_attn", "mlp.act"; interned); a linear's or a norm's
-  // own name.
+  // The Python module that computes it ("self_attn", "mlp.act"; interned), or linear, or norm.
   const char* name = "";
   std::int16_t module = -1;  // of Block::modules; of attention: its sinks, if it has any
   ValueList in, out;

@@ -155,11 +155,11 @@ constexpr Option kPlanOptions[] = {
         .one_of(kNamesOf<Exchange>)
         .of_a_step(),
 
-    Option{"tp", "N", "Model parallel", "tensor parallel ranks (1)"}
+    Option{"tp", "N", "Model parallel", "tensor parallel ranks, of torchtitan (1)"}
         .of_step_at("strategy/tp")
         .fixing("gpus", "shard-group"),
     Option{"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"}
-        .never("tensor parallelism is not modelled yet")
+        .never("torchtitan's --tp always does; one that does not is not modelled yet")
         .at("strategy/sequence_parallel", "false"),
     Option{"pp", "N", "Model parallel", "pipeline stages (1)"}
         .at("strategy/pp")

@@ -43,7 +43,7 @@ ModelSpec divided(const ModelSpec& model, const Strategy& strategy) {
           return "--tp " + std::to_string(strategy.tp) +
                  " is modelled for torchtitan's Llama alone (--model-code torchtitan@2024-12 or "
                  "torchtitan@0.2.2), not for " +
-                 std::string(name_of(strategy.code)) + "'s " + model.model_type;
+                 model.model_type + " of " + std::string(name_of(strategy.code));
         });
   const Parts parts{model, strategy.tp};
   constexpr ErrorKind kFails = ErrorKind::bad_input, kUneven = ErrorKind::unsupported;

@@ -195,14 +195,18 @@ class Reader : TrainerFile {
     if (shards < 0 && copies > 1)
       refuse_key(section, "data_parallel_shard_degree",
                  "with data_parallel_replicate_degree a number is needed");
-    if (shards > 0)
-      put("gpus", std::to_string(checked_multiply(shards, copies)), "parallelism",
-          "data_parallel_shard_degree");
+    std::int64_t divided = 1;  // among how many ranks each of those is
     for (const auto& [key, option] :
          {std::pair{"tensor_parallel_degree", "tp"}, std::pair{"pipeline_parallel_degree", "pp"},
           std::pair{"context_parallel_degree", "cp"}, std::pair{"expert_parallel_degree", "ep"}})
-      if (const std::int64_t ranks = section.count(key, 1); ranks > 1)
+      if (const std::int64_t ranks = section.count(key, 1); ranks > 1) {
         put(option, std::to_string(ranks), "parallelism", key);
+        // Experts borrow their ranks from those of data.
+        if (std::string_view(option) != "ep") divided = checked_multiply(divided, ranks);
+      }
+    if (shards > 0)
+      put("gpus", std::to_string(checked_multiply(checked_multiply(shards, copies), divided)),
+          "parallelism", "data_parallel_shard_degree");
   }
 
   void checkpoints() {

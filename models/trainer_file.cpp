@@ -306,8 +306,9 @@ FileSettings TrainerFile::finished() {
   for (const TrainerDefault& one : trainer_->defaults) {
     if (one.option == "optimizer-impl" && stated != out_.settings.end()) continue;
     const std::size_t comma = one.source.rfind(", ");
-    const FileSetting setting{std::string(one.option), std::string(one.value),
-                              std::string(one.source.substr(comma + 2)), true};
+    const FileSetting setting{
+        std::string(one.option), std::string(one.value),
+        std::string(comma == one.source.npos ? one.source : one.source.substr(comma + 2)), true};
     const auto said = std::ranges::find(out_.settings, one.option, &FileSetting::option);
     if (said == out_.settings.end())
       out_.settings.push_back(setting);

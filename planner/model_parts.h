@@ -122,8 +122,7 @@ struct ModelParts {
   LinearPart project_in, head_transform;  // behind the embedding, before the head; width 0: none
   std::int64_t position_rows = 0, max_positions = 0;  // learned positions; ModelSpec's
   bool train_embedding = true, train_positions = true, train_token_types = true;
-  // Token and position tables, the embedding's norm, a prompt; the final norm, a head of its own.
-  std::vector<Parameter> embedding, tail;
+  std::vector<Parameter> embedding, tail;  // tables, their norm, a prompt; final norm, own head
   std::vector<LayerRun> runs;
   std::int64_t shared_a = 0, shared_b = 0;  // elements of VeRA's frozen matrices
   std::int64_t virtual_tokens = 0, prefix_tokens = 0;  // of a learned prompt, or each layer's keys
@@ -137,18 +136,15 @@ struct ModelParts {
            (decoder.embedding_norm && embedding_norm.trains());
   }
   bool trains_all = true;  // nothing is frozen
-  // Whose blocks the layers are where a rank has a model of its own (models/tensor_parallel.h).
-  std::shared_ptr<const models::ModelSpec> own_model;
+  std::shared_ptr<const models::ModelSpec> own_model;  // whose the blocks are: models::divided()'s
 };
 
 // Throws Error{unsupported} where the model has no decoder, Error{bad_input} for patterns and LoRA
-// targets that match nothing. Under tensor parallelism those of one rank; what
-// models::divided() throws.
+// targets that match nothing; what models::divided() throws, whose parts --tp asks for.
 ModelParts model_parts(const models::ModelSpec& model, const models::Strategy& strategy);
 
-// Whether a frozen embedding's output (the token table's, whatever follows) is asked for a
-// gradient, so that checkpoints behind it have one. Beside what is trained, this is all of a
-// strategy that the parts depend on.
+// Whether a frozen embedding's output (the token table's) is asked for a gradient, so that
+// checkpoints behind it have one. Parts depend on it, on --tp and on what is trained.
 bool forces_input_gradient(const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner

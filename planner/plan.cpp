@@ -28,7 +28,9 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.allocator = question.strategy.allocator;
   const StackInfo& stack = stack_info(question.strategy.stack);
   stack.write_step(question, parts, step);
-  if (!step.program_only) stack.write_messages(parts, question.strategy, step.messages);
+  if (step.program_only) return;
+  stack.write_messages(parts, question.strategy, step.messages);
+  step.messages = of_batch(std::move(step.messages), question.batch.tokens());
 }
 
 // On the host device no card bounds the ranks; --gpu-memory does.

@@ -55,6 +55,7 @@ struct Mesh {
     return {.ranks = shard.ranks * (*this)[Axis::replicate].ranks, .stride = shard.stride};
   }
   constexpr bool shards() const { return (*this)[Axis::shard].ranks > 1; }
+  constexpr bool divides_layers() const { return (*this)[Axis::tensor].ranks > 1; }
   constexpr bool replicates() const { return (*this)[Axis::replicate].ranks > 1; }
 
   constexpr std::int64_t ranks_in_node() const { return all().in_node(node); }

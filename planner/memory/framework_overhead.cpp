@@ -96,8 +96,10 @@ void add_range(Bytes nccl_low, Bytes nccl_high, FrameworkOverhead& overhead) {
 }  // namespace
 
 int communicators_of(const models::Strategy& s) {
-  if (!models::decisions::mesh_of(s).communicates()) return 0;
-  return s.data.zero >= 2 && models::decisions::shards_in_groups(s) ? 2 : 1;
+  const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
+  if (!mesh.communicates()) return 0;
+  const int data = s.data.zero >= 2 && models::decisions::shards_in_groups(s) ? 2 : 1;
+  return (mesh.data().ranks > 1 ? data : 0) + (mesh.divides_layers() ? 1 : 0);
 }
 
 FrameworkOverhead framework_overhead_of(const Question& question) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace plimsoll::planner {
 
@@ -14,9 +15,9 @@ const char* name_of(Message::Kind kind) {
 }
 
 bool alike(const Message& a, const Message& b) {
-  return a.kind == b.kind && a.array == b.array && a.group == b.group && a.part == b.part &&
-         a.layer == b.layer && a.when == b.when && a.micros == b.micros && a.beside == b.beside &&
-         a.copied == b.copied;
+  return a.kind == b.kind && a.array == b.array && a.of_token == b.of_token && a.group == b.group &&
+         a.part == b.part && a.layer == b.layer && a.when == b.when && a.micros == b.micros &&
+         a.beside == b.beside && a.copied == b.copied;
 }
 
 }  // namespace
@@ -28,6 +29,12 @@ void add(Messages& messages, const Message& message) {
     messages.back().count += message.count;
   else
     messages.push_back(message);
+}
+
+Messages of_batch(Messages messages, std::int64_t tokens) {
+  for (Message& m : messages)
+    if (std::exchange(m.of_token, false)) m.array = m.array * tokens;
+  return messages;
 }
 
 std::vector<reports::Collective> collectives_of(const Messages& messages, std::int64_t grad_accum) {

@@ -2,7 +2,8 @@
 // where in a micro-batch it is sent, and what the GPU computes meanwhile.
 //
 // The stack that writes the program writes them (StackInfo::write_messages), from the same units
-// and buckets. They follow from strategy and parameters, and are the same for every batch. Nothing
+// and buckets. They follow from strategy and parameters, and are the same for every batch,
+// but for activations, whose arrays are those of a token until of_batch(). Nothing
 // else says what is sent: the collectives of a plan are their sum, and a step's time is made of
 // them (time/message_times.h).
 #pragma once
@@ -36,6 +37,7 @@ struct Message {
 
   Kind kind = Kind::all_gather;
   Bytes array;  // of all ranks of the group together
+  bool of_token = false;  // of a micro-batch's tokens, each
   std::int64_t count = 1;  // equal ones, over all layers of the part
   models::decisions::AxisGroup group;
   Part part = Part::front;
@@ -51,6 +53,9 @@ using Messages = std::vector<Message>;
 
 // Unless there is nothing to send or to copy. As the last one where it is equal.
 void add(Messages& messages, const Message& message);
+
+// With the arrays that a micro-batch of so many tokens has.
+Messages of_batch(Messages messages, std::int64_t tokens);
 
 // Of a whole step; equal ones in one line, in the order in which the first of them are sent.
 std::vector<reports::Collective> collectives_of(const Messages& messages, std::int64_t grad_accum);

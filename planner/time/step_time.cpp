@@ -88,6 +88,7 @@ Strategy fixed_part(const Strategy& s) {
   out.kernels = models::Kernels::eager;
   out.attention = models::Attention::flash;
   out.loss = models::Loss::full;
+  if (s.tp > 1) return out;  // what is run again sends activations again
   const bool layers = models::decisions::recomputes_layers(s.recompute.kind);
   if (s.data.zero < 3 || !layers)
     out.recompute = {};
@@ -184,10 +185,18 @@ const FixedTimes& TimeModel::fixed(const Strategy& s) const {
   models::StepProgram program;
   Works works;
   stack.write_optimizer(known.parts, part, program, works);
-  FixedTimes times{
-      times_of(messages, copies_, fabric_, models::decisions::mesh_of(s).node, known.of(s).memory),
-      optimizer_cost(known.of(s), execution_of(s), optimizer_work(program, works))};
+  FixedTimes times;
+  times.optimizer = optimizer_cost(known.of(s), execution_of(s), optimizer_work(program, works));
+  if (std::ranges::any_of(messages, &Message::of_token))
+    times.by_batch = std::move(messages);
+  else
+    times.messages = message_times(s, messages);
   return known.fixed.emplace(part, std::move(times)).first->second;
+}
+
+MessageTimes TimeModel::message_times(const Strategy& s, const Messages& messages) const {
+  return times_of(messages, copies_, fabric_, models::decisions::mesh_of(s).node,
+                  kept_->of(s).memory);
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
@@ -195,7 +204,7 @@ StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
 }
 
 StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
-    : model_(model), computes_(model.computes(s)), fixed_(model.fixed(s)) {
+    : model_(model), strategy_(s), computes_(model.computes(s)), fixed_(model.fixed(s)) {
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   wait_ = waiting(static_cast<double>(mesh.ranks()), static_cast<double>(mesh.nodes()));
 }
@@ -204,19 +213,23 @@ StepTime StrategyTime::operator()(const Batch& batch) const {
   const ComputeCost& work = computes_.of(batch);
   check(work.layers.size() == model_.copies_.size(), ErrorKind::internal,
         "the program of one GPU has other layers than the model");
+  std::optional<MessageTimes> of_batch;
+  if (!fixed_.by_batch.empty())
+    of_batch = model_.message_times(strategy_, planner::of_batch(fixed_.by_batch, batch.tokens()));
+  const MessageTimes& messages = of_batch ? *of_batch : fixed_.messages;
   Overlap step;
   if (batch.grad_accum > 1)
-    add_micro_batches(work, model_.copies_, fixed_.messages.each,
+    add_micro_batches(work, model_.copies_, messages.each,
                       static_cast<double>(batch.grad_accum - 1), step);
-  add_micro_batches(work, model_.copies_, fixed_.messages.once, 1, step);
-  step.expose(fixed_.messages.step);
+  add_micro_batches(work, model_.copies_, messages.once, 1, step);
+  step.expose(messages.step);
   StepTime time;
   time.optimizer = fixed_.optimizer.seconds();
   time.compute = step.compute * (1 + wait_);
   time.communication = step.communication;
   time.exposed_communication = step.exposed;
   time.step = time.compute + time.exposed_communication + time.optimizer;
-  time.limit = limit_of(step, time.optimizer, fixed_.messages.crosses_nodes);
+  time.limit = limit_of(step, time.optimizer, messages.crosses_nodes);
   return time;
 }
 

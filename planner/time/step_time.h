@@ -36,6 +36,7 @@ struct StepTime {
 // What of a step is the same for every batch.
 struct FixedTimes {
   MessageTimes messages;
+  Messages by_batch;  // all of them, where some grow with the batch: `messages` is empty then
   Cost optimizer;
 };
 
@@ -43,7 +44,7 @@ class TimeModel {
  public:
   // `parts` as model_parts(model, strategy) makes them: one TimeModel serves all strategies that
   // train the same parameters; the model stays. Strategies are those that the stacks accept
-  // (tp = pp = cp = ep = 1).
+  // (pp = cp = ep = 1), of one tp.
   TimeModel(ModelParts parts, const models::ClusterSpec& cluster);
 
   // Whether the GPU is known and has a rate for GEMMs of this precision. Where not, no time is
@@ -60,6 +61,7 @@ class TimeModel {
   struct Kept;
   const ComputeTime& computes(const models::Strategy& strategy) const;
   const FixedTimes& fixed(const models::Strategy& strategy) const;
+  MessageTimes message_times(const models::Strategy& strategy, const Messages& messages) const;
 
   std::vector<double> copies_;  // of each layer of each run's pattern
   Fabric fabric_;
@@ -76,6 +78,7 @@ class StrategyTime {
 
  private:
   const TimeModel& model_;
+  models::Strategy strategy_;
   const ComputeTime& computes_;
   const FixedTimes& fixed_;
   double wait_ = 0;

@@ -110,6 +110,18 @@ TEST_CASE("a strategy shards in groups where its shards have replicas, and not u
   s.data.shard_group = 4;
   CHECK(decisions::shards_in_groups(s));
   CHECK(decisions::mesh_of(s).data().ranks == 8);
+  s.tp = 2;  // four ranks of data, whose shards are neighbours of neighbours
+  const decisions::Mesh mesh = decisions::mesh_of(s);
+  CHECK(mesh[decisions::Axis::tensor] == decisions::AxisGroup{2, 1});
+  CHECK(mesh[decisions::Axis::shard] == decisions::AxisGroup{4, 2});
+  CHECK_FALSE(mesh.replicates());
+  CHECK(mesh.data().ranks == 4);
+  CHECK(mesh.ranks() == 8);
+  CHECK(mesh.divides_layers());
+  s.tp = 3;  // refused likewise
+  CHECK(decisions::mesh_of(s).ranks() == 8);
+  CHECK_FALSE(decisions::mesh_of(s).divides_layers());
+  s.tp = 1;
   s.data.shard_group = 3;  // refused; until then there are as many ranks as were asked for
   CHECK(decisions::mesh_of(s).ranks() == 8);
 }

@@ -171,7 +171,7 @@ tensor_parallel_degree = 4
 [training]
 global_batch_size = 64
 )"));
-  CHECK(hybrid.at("gpus") == "16");
+  CHECK(hybrid.at("gpus") == "64");  // 2 · 8 · 4
   CHECK(hybrid.at("shard-group") == "8");
   CHECK(hybrid.at("tp") == "4");
   CHECK(hybrid.at("global-batch") == "64");

@@ -220,6 +220,21 @@ TEST_CASE("so are those of torchtitan's own code, recomputed by op or not") {
   check_runs("dry_runs_torchtitan.json", {}, 12);
 }
 
+TEST_CASE("so are those of torchtitan's code with tensor parallelism, to 405B on 512 GPUs") {
+  check_runs("dry_runs_tensor_parallel.json", {}, 12);
+}
+
+TEST_CASE("so are those of tensor parallelism that were drawn when the plan was done") {
+  // Blocks that serve up to 1 MiB less than they hold, in runs of 1 to 2 GB, or of which 80 MB stay.
+  check_runs("dry_runs_tensor_parallel_draw.json",
+             {{"tp-draw-35-2024-12", "peak 0.19 %"},
+              {"tp-draw-03-0.2.2", "peak 0.14 %"},
+              {"tp-draw-04-2024-12", "resident 0.26 %"},
+              {"tp-draw-24-0.2.2", "resident 0.72 %"},
+              {"tp-draw-30-2024-12", "resident 0.83 %"}},
+             40);
+}
+
 TEST_CASE("so are those of torchtune's own code, all parameters or adapters, on one GPU or FSDP2") {
   check_runs("dry_runs_torchtune.json", {}, 26);
 }

@@ -255,6 +255,17 @@ TEST_CASE("torchtitan's code runs as its own parallelize_llama and train do") {
            [](Refusable& a) {
              a.s.code = ModelCode::torchtitan_2024_12, a.s.compile = models::Compile::block;
            }},
+          {kNothing, [](Refusable& a) { a.s.tp = 2; }},
+          {"--model-code torchtitan@2024-03 with --tp is not modelled",
+           [](Refusable& a) { a.s.tp = 2, a.s.code = ModelCode::torchtitan_2024_03; }},
+          {"--model-code torchtitan@0.2.2 with --tp is modelled beside FSDP2's shards alone",
+           [](Refusable& a) { a.s.tp = a.s.gpus; }},
+          {"--model-code torchtitan@0.2.2 with --tp and --compile is not modelled yet",
+           [](Refusable& a) { a.s.tp = 2, a.s.compile = models::Compile::block; }},
+          {"--model-code torchtitan@0.2.2 with --tp and --precision fp8-mixed is not modelled yet",
+           [](Refusable& a) { a.s.tp = 2, a.s.precision = Precision::fp8_mixed; }},
+          {"--seq-len 127: does not divide by --tp 2",
+           [](Refusable& a) { a.s.tp = 2, a.batch.seq_len = 127; }},
           {kNothing, [](Refusable& a) { a.s.code = ModelCode::torchtitan_2024_03; }},
           {"--compile with --model-code torchtitan@2024-03 (torchtitan@2024-12 is)",
            [](Refusable& a) {

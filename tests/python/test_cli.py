@@ -146,7 +146,7 @@ class BadUse(Case):
                 (["fit", "gpt2", "--gpus", "6", "--zero", "3", "--shard-group", "4"],
                  "--shard-group 4: must divide --gpus 6"),
                 (["fit", "gpt2", "--device", "cpu"], "--device cpu: only --stack plimsoll"),
-                (["fit", "gpt2", "--tp", "2"], "--tp 2: tensor parallelism is not modelled"),
+                (["fit", "gpt2", "--gpus", "8", "--tp", "2"], "--tp 2 is modelled for torchtitan's Llama alone"),
                 (["fit", "gpt2", "--params", "7e9"], "give one of the two"),
                 (["fit", "--params", "1e30"], "overflow"),
                 (["fit", "--params", "-5"], "--params -5: must be a positive"),

@@ -54,6 +54,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"fsdp-sync-module-states", {{"yes", {{"fsdp-version", "1"}}}, {"yes"}}},
     {"fsdp-use-orig-params", {{"no", {{"fsdp-version", "1"}}}, {"no"}}},
     {"shard-group", {{"2"}}},
+    {"tp", {{"2"}}},  // none of gpt2
     {"reduce-bucket", {{"1MiB"}}},
     {"bucket-cap-mb", {{"7"}}},
     {"gradient-as-bucket-view", {{"yes"}}},

@@ -108,8 +108,8 @@ TEST_CASE("each number of a question is taken from its least to its most, and no
   for (const char* option : {"micro-batch", "grad-accum"})
     CHECK(fit_refusal({{option, "9007199254740992"}}) != "");
   // A count of ranks that is not modelled has an end too: 2^30.
-  CHECK(fit_refusal({{"tp", "1073741824"}}).find("not modelled yet") != std::string::npos);
-  CHECK(fit_refusal({{"tp", "1073741825"}}) == "--tp 1073741825: must be at most 1073741824");
+  CHECK(fit_refusal({{"pp", "1073741824"}}).find("not modelled yet") != std::string::npos);
+  CHECK(fit_refusal({{"pp", "1073741825"}}) == "--pp 1073741825: must be at most 1073741824");
 }
 
 TEST_CASE("each name that is not modelled is refused as such, and none of the others") {

@@ -123,9 +123,29 @@ TEST_CASE("a shard group of all ranks is the default by another name") {
   CHECK(request("gpt2", given).question.strategy.data.shard_group == 0);
 }
 
+TEST_CASE("tensor parallelism divides the GPUs, and shards lie in what is left") {
+  const Given given{{"tp", "2"},
+                    {"gpus", "16"},
+                    {"zero", "3"},
+                    {"model-code", "torchtitan@0.2.2"},
+                    {"shard-group", "4"}};
+  const models::Strategy s = request("llama-3-8b", given).question.strategy;
+  CHECK(s.tp == 2);
+  CHECK(s.data.shard_group == 4);
+  const auto with = [&](std::string tp, std::string group) {
+    return refusal("llama-3-8b",
+                   {{"tp", std::move(tp)}, {"gpus", "16"}, {"zero", "3"}, {"shard-group", group}});
+  };
+  CHECK(with("3", "4") == "--tp 3: must divide --gpus 16");
+  CHECK(with("2", "16") == "--shard-group 16: must divide --gpus 16 / --tp 2");
+  CHECK(with("1", "3") == "--shard-group 3: must divide --gpus 16");
+  // All ranks that see other rows are the default by another name.
+  const Given all{{"tp", "2"}, {"gpus", "16"}, {"zero", "3"}, {"shard-group", "8"}};
+  CHECK(request("llama-3-8b", all).question.strategy.data.shard_group == 0);
+}
+
 TEST_CASE("what this version does not model is refused by name") {
   const std::pair<const char*, const char*> cases[] = {
-      {"tp", "2"},
       {"pp", "2"},
       {"cp", "2"},
       {"ep", "2"},

@@ -23,6 +23,8 @@ FILE, of this folder:
   dry_runs_activations_cases.json tests/golden/dry_runs_activations.json: activations on the host (TRL's)
   dry_runs_fsdp1_cases.json      tests/golden/dry_runs_fsdp1.json: FSDP1 as scripts wrap, torch 2.4.1, Transformers 4.45.2
   dry_runs_torchtitan_cases.json tests/golden/dry_runs_torchtitan.json: torchtitan's own code, one release a run
+  dry_runs_tensor_parallel_cases.json tests/golden/dry_runs_tensor_parallel.json: with its tensor parallelism;
+                                 dry_runs_tensor_parallel_draw.json likewise, drawn
   dry_runs_torchtune_cases.json  tests/golden/dry_runs_torchtune.json: torchtune's own code
   dry_runs_torchtune_draw.json   tests/golden/dry_runs_torchtune_draw.json: the same, drawn
   dry_runs_litgpt_cases.json     tests/golden/dry_runs_litgpt.json: LitGPT's own code

@@ -2,6 +2,8 @@
 """What PyTorch and DeepSpeed send in one training step, message by message, without a GPU.
 
   messages.py --out tests/golden/messages.json [--only TEXT]
+  messages.py --cases message_torchtitan_cases.json --only 0.2.2 --out FILE    (needs that torchtitan on PYTHONPATH;
+                                              tests/golden/messages_torchtitan.json has both releases' runs)
 
 Each workload of message_cases.json runs three steps on the dry CUDA runtime of torch_measure.py, as
 rank 0 of a group without peers (torch's fake process group). A dispatch mode sees each collective
@@ -26,6 +28,8 @@ KINDS = {"allgather_": "all_gather", "_allgather_base_": "all_gather",
          "reduce_scatter_tensor_coalesced_": "reduce_scatter",
          "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
          "broadcast_": "broadcast"}
+FUNCTIONAL = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
+              "all_reduce": "all_reduce"}  # of distributed tensors
 SCALAR = 8
 
 
@@ -38,9 +42,13 @@ class Recorder:
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                if {kind.__name__ for kind in types} & {"DTensor", "AsyncCollectiveTensor"}:
+                    return NotImplemented  # runs as ops of its own
                 space, _, name = func.name().partition("::")
                 if space == "c10d":
                     recorder.collective(name, args)
+                elif space == "_c10d_functional" and name in FUNCTIONAL:
+                    recorder.functional(name, args)
                 return func(*args, **(kwargs or {}))
 
         self.mode = Mode()
@@ -52,6 +60,12 @@ class Recorder:
         # The largest tensor is the whole array; a rank's piece is smaller.
         size = max(t.numel() * t.element_size() for t in tensors_in(args, self.torch.Tensor))
         self.note(KINDS[name], size, self.torch.distributed.ProcessGroup.unbox(group).size())
+
+    def functional(self, name, args):
+        from torch.distributed.distributed_c10d import _resolve_process_group
+        ranks = _resolve_process_group(args[-1]).size()
+        whole = args[0].numel() * args[0].element_size()
+        self.note(FUNCTIONAL[name], whole * (ranks if name.startswith("all_gather") else 1), ranks)
 
     def note(self, kind, size, ranks):
         if size > SCALAR:
@@ -107,9 +121,9 @@ def run_here(case):
             "versions": {**torch_measure.versions(), "deepspeed": deepspeed.__version__}}
 
 
-def read_cases():
+def read_cases(name):
     """Cases with the model that they name, and what all have in common."""
-    with open(os.path.join(HERE, "message_cases.json"), encoding="utf-8") as f:
+    with open(os.path.join(HERE, name), encoding="utf-8") as f:
         document = json.load(f)
     for case in document["cases"]:
         model = document["models"][case.get("model", "llama")]
@@ -118,16 +132,18 @@ def read_cases():
         yield {"name": case["name"], "stack": case.get("stack", "pytorch"), "rank": 0,
                "workload": {"model": model if own else {"name": "tiny", "config": model},
                             "stack": case.get("options", {}), "strategy": strategy,
-                            "batch": {"seq_len": 64, "micro_batch": 1, "grad_accum": 3}}}
+                            "batch": case.get("batch") or
+                            {"seq_len": 64, "micro_batch": 1, "grad_accum": 3}}}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out")
     parser.add_argument("--only", default="")
+    parser.add_argument("--cases", default="message_cases.json")
     options = parser.parse_args()
     deepspeed_measure.load()
-    cases = [c for c in read_cases() if options.only in c["name"]]
+    cases = [c for c in read_cases(options.cases) if options.only in c["name"]]
     results = []
     for result in apart.run_apart(run_here, cases):
         print(result["case"], result.get("messages", result.get("error")), file=sys.stderr)

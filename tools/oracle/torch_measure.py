@@ -136,7 +136,7 @@ ACCEPTED = {
 }
 # Not measured: other parallelisms have no single way in plain PyTorch.
 ONLY_DEFAULT = {
-    "strategy": ["pp", "pp_schedule", "virtual_stages", "cp", "ep",
+    "strategy": ["sequence_parallel", "pp", "pp_schedule", "virtual_stages", "cp", "ep",
                  "offload_to", "master_weights"],
     "stack": ["name"],
 }
@@ -726,15 +726,18 @@ class Observer:
         self.module_of_node = {}
         self.stack = []
         self.phase = "build"
+        # What distributed tensors of a layer run are ops of their own; of FSDP alone there are none.
+        self.divided = training.workload["strategy"]["tp"] > 1
         observer = self
 
         class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-                names = {kind.__name__ for kind in types}
-                if "FakeTensor" in names:
-                    return func(*args, **(kwargs or {}))
-                if names & {"DTensor", "AsyncCollectiveTensor"}:  # runs as ops of its own
-                    return NotImplemented
+                if observer.divided:
+                    names = {kind.__name__ for kind in types}
+                    if "FakeTensor" in names:
+                        return func(*args, **(kwargs or {}))
+                    if names & {"DTensor", "AsyncCollectiveTensor"}:
+                        return NotImplemented
                 return observer.dispatch(func, args, kwargs or {})
 
         self.mode = Mode()

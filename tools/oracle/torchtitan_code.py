@@ -2,8 +2,9 @@
 
 Names: torchtitan@2024-03 is pytorch/torchtitan at commit 83c879f18 (28 March 2024, still `torchtrain`), torchtitan@2024-12
 at 3f20451bc (26 December 2024), torchtitan@0.2.2 the package of that version; either has to be on PYTHONPATH, with the packages that it imports beside torch
-and that no step needs (torchdata, tensorboard, torchao: absent ones are stood in for). The model, activation
-checkpointing, FSDP2 and the initial values are torchtitan's; the loop is torch_measure.py's, without clipping.
+and that no step needs (torchdata, tensorboard, torchao: absent ones are stood in for; 0.2.2 also needs tyro). The model,
+activation checkpointing, tensor parallelism, FSDP2 and the initial values are torchtitan's; the loop is
+torch_measure.py's, without clipping.
 """
 
 import importlib
@@ -18,6 +19,9 @@ import float8
 CODES = {"torchtitan@2024-03": "torchtrain.models.llama.model",
          "torchtitan@2024-12": "torchtitan.models.llama.model",
          "torchtitan@0.2.2": "torchtitan.models.llama3.model.model"}
+# Of which strategy.tp is measured, eager and in bf16: ranks are "shard" groups of so many neighbours, or "replicate"
+# groups of those, as ParallelDims has them.
+DIVIDED = ("torchtitan@2024-12", "torchtitan@0.2.2")
 UNUSED = ("blobfile", "datasets", "tensorboard", "tiktoken", "tomli", "torchao", "torchdata", "wandb")
 
 
@@ -65,6 +69,8 @@ def check(workload, error):
         raise error(f"stack.model_code: {code!r} is not one of {', '.join(CODES)}")
     if workload["model"]["config"]["model_type"] != "llama":
         raise error("stack.model_code: torchtitan's Llama 3 alone is measured")
+    if strategy["tp"] > 1 and (workload["stack"]["compile"] or strategy["precision"] != "bf16-mixed"):
+        raise error("strategy.tp: is measured eager and in bf16-mixed")
     for key, kept in (("zero", [3]), ("precision", ["bf16-mixed", "fp8-mixed"]), ("lora", [None]), ("offload", [[]]),
                       ("attention", ["flash"]), ("loss", ["full"]), ("quantize", [None])):
         if strategy[key] not in kept:
@@ -128,6 +134,17 @@ def build_of_march(workload):
     return model, loss_of
 
 
+def ranks(strategy):
+    """The mesh of all ranks, and the names of its axes of data."""
+    from torch.distributed.device_mesh import init_device_mesh
+    data = strategy["world_size"] // strategy["tp"]
+    group = strategy["shard_group"] or data
+    sizes = {"replicate": data // group, "shard": group, "tp": strategy["tp"]}
+    named = {name: size for name, size in sizes.items() if size > 1 or name == "shard"}
+    mesh = init_device_mesh("cuda", tuple(named.values()), mesh_dim_names=tuple(named))
+    return mesh, tuple(name for name in named if name != "tp")
+
+
 def build(workload):
     """The sharded model, and how a batch's loss is made of it."""
     import torch
@@ -152,18 +169,13 @@ def build(workload):
     with torch.device("meta"):
         model = Transformer(arguments(Args, config, workload["batch"]["seq_len"]))
     float8.convert_torchtitan(model, strategy)
-    world, tp = strategy["world_size"], strategy["tp"]
-    group = strategy["shard_group"] or world // tp
-    sizes = {"replicate": world // tp // group, "shard": group, "tp": tp}
-    named = {n: k for n, k in sizes.items() if k > 1 or n == "shard"}
-    mesh = init_device_mesh("cuda", tuple(named.values()), mesh_dim_names=tuple(named))
-    if tp > 1:
+    mesh, names = ranks(strategy)
+    if strategy["tp"] > 1:
         from torch.distributed.tensor.parallel import loss_parallel
-        loss_parallel().__enter__()
-        if old:
-            parallelize.apply_tp(model, mesh["tp"], loss_parallel=True, enable_float8=False, enable_async_tp=False)
-        else:
-            parallelize.apply_tp(model, mesh["tp"], loss_parallel=True, enable_float8_tensorwise_tp=False)
+        loss_parallel().__enter__()  # train_context, for the whole run
+        parallelize.apply_tp(model, mesh["tp"], loss_parallel=True,
+                             **({"enable_float8": False, "enable_async_tp": False} if old
+                                else {"enable_float8_tensorwise_tp": False}))
     if strategy["recompute"] != "none":
         options = {} if old else {"op_sac_save_list": parallelize._op_sac_save_list}
         parallelize.apply_ac(model, checkpointing(strategy["recompute"]), **options)
@@ -173,9 +185,7 @@ def build(workload):
     if old:  # the root of torch 2.6 is never resharded, whatever it is told
         parallelize.fully_shard = lambda module, **given: shard(
             module, **{**given, **({"reshard_after_forward": None} if module is model else {})})
-    dp = tuple(n for n in named if n != "tp")
-    mesh = mesh[dp if len(dp) > 1 else dp[0]]
-    parallelize.apply_fsdp(model, mesh, param_dtype=torch.bfloat16,
+    parallelize.apply_fsdp(model, mesh[names if len(names) > 1 else names[0]], param_dtype=torch.bfloat16,
                            reduce_dtype={"bf16": torch.bfloat16}.get(strategy["grad_dtype"],
                                                                      torch.float32),
                            pp_enabled=False)

@@ -139,9 +139,8 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
     case OpKind::add_rows:
       return run_loop(at, last, s);
     case OpKind::gather_sequence:
-      return run_gather(at, s);
     case OpKind::scatter_sequence:
-      return run_scatter(at, takes ? stored_->of(node.out[0]) : kNoTensor, s);
+      return run_sequence(at, s);
     case OpKind::add:
       return run_add(at, output, s);
     case OpKind::dropout:

@@ -133,9 +133,8 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::add_rows:
       return loop_back(at, s);
     case OpKind::gather_sequence:
-      return gather_back(at);
     case OpKind::scatter_sequence:
-      return scatter_back(at);
+      return sequence_back(at);
     case OpKind::add:
       return add_back(at);
     case OpKind::dropout:

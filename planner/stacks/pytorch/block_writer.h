@@ -96,9 +96,7 @@ class BlockWriter : public AttentionWriter {
   std::pair<TapePart, TapeCounts> joined_rotary_of(const NodePlan& at, std::size_t i) const;
   void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
-  void run_gather(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
-  void run_scatter(const NodePlan& at, TensorId kept, LayerSaved& s);
-  void gather_back(const NodePlan&at), scatter_back(const NodePlan&at);
+  void run_sequence(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
   void stop_behind(std::size_t node, const LayerSaved& s);
@@ -116,11 +114,10 @@ class BlockWriter : public AttentionWriter {
   void stream_norm_back(const NodePlan& at, const LayerSaved& s);
   void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
-  void experts_back(const NodePlan& at, const LayerSaved& s);
-  void loop_back(const NodePlan& at, const LayerSaved& s);
-  void add_back(const NodePlan& at);
-  // Another value's backward is still to read the tensor.
-  bool shared(models::ValueId id) const;
+  void experts_back(const NodePlan&, const LayerSaved&),
+      loop_back(const NodePlan&, const LayerSaved&);
+  void add_back(const NodePlan&at), sequence_back(const NodePlan&at);
+  bool shared(models::ValueId id) const;  // another value's backward is still to read the tensor
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
   // The gradient of a value, laid out as a GEMM reads it.
   TensorId laid_out(models::ValueId id, bool for_gemm = false);

@@ -14,6 +14,7 @@ class Checkpoints : public Recomputation, private StepPart {
   void begin(Run& run);
   void enter(std::size_t last) { last_ = last; }
   void before_layer(std::size_t run, std::size_t layer);
+  bool repeats_to_the_end() const;  // whatever of it no backward reads
   void recompute() override;
   void node_done() override;
   // Frames of reentrant ones: that checkpoint's; and what all layers were called with.
@@ -22,7 +23,6 @@ class Checkpoints : public Recomputation, private StepPart {
   std::size_t last() const { return last_; }
 
  private:
-  bool repeats_to_the_end() const;
   void drop_graph(const Run& run, Phase phase);
   std::array<Ref, 2> never_taken(const Run& run, std::size_t layer) const;
 

@@ -57,12 +57,6 @@ class ModuleWriter {
   ColumnSumScratch column_sum(SymInt rows, std::int64_t columns) const {
     return column_sum_scratch(b_, rules_.gpu, rows, columns);
   }
-  // Between ranks that share each sequence (sequence_parallel.cpp): all of what they have parts of,
-  // and this rank's part of the sum over them. `values`: of all of it.
-  TensorId gather_sequence(const char* by_rank, const char* name, Ref part, SymInt values,
-                           DType dtype, Category category);
-  TensorId scatter_sequence(const char* by_rank, const char* name, TensorId whole, SymInt values,
-                            DType dtype, Category category);
   // Written into zeros as often as the value was sliced whole (slice_backward).
   TensorId into_zeros(const char* name, TensorId d, SymInt values, DType dtype, int slices);
   TapeCounts norm_counts(const NormPart& part, const NormInput& x) const;
@@ -72,6 +66,7 @@ class ModuleWriter {
   friend class VectorWriter;
   friend class Float8Writer;
   friend class Linear4bitWriter;
+  friend class SequenceWriter;
   TensorId make(const char* name, SymInt values, DType dtype,
                 Category category = Category::activations) {
     return b_.tensor_in(b_.open_group(), name, bytes(values, dtype), category);

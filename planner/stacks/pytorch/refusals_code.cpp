@@ -51,6 +51,8 @@ void refuse_torchtitan(const models::Strategy& s, const models::Batch& batch) {
   if (s.tp == 1) return;
   refuse_if(s.code == models::ModelCode::torchtitan_2024_03,
             "with --tp is not modelled (torchtitan@2024-12 and torchtitan@0.2.2 are)");
+  refuse_if(!mesh_of(s).shards(),
+            "with --tp is modelled beside FSDP2's shards alone: --gpus is to be more than --tp");
   refuse_if(s.compile != models::Compile::no, "with --tp and --compile is not modelled yet");
   refuse_if(s.precision == models::Precision::fp8_mixed,
             "with --tp and --precision fp8-mixed is not modelled yet");

@@ -216,6 +216,12 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
                    "Inductor on a dry device, Triton's kernels not launched: peaks within 0.25 %; "
                    "no GPU has measured them, nor what autotuning takes in the first step"});
   }
+  if (s.tp > 1)
+    say("tensor parallelism",
+        "each sequence is shared between attention and MLP (SequenceParallel), the loss divided by "
+        "vocabulary (loss_parallel)",
+        "its apply_tp (parallelize_llama.py, infra/parallelize.py); torch 2.11, "
+        "distributed/tensor/parallel");
   if (s.optimizer_in_backward)
     say("optimizer", "one for each parameter, which steps when its gradient is there",
         "torch 2.11, Tensor.register_post_accumulate_grad_hook (torchtune's optimizer_in_bwd)");
@@ -329,8 +335,8 @@ void write_messages(const ModelParts& parts, const models::Strategy& strategy, M
   rules.granularity = 1;  // what is sent is not rounded to blocks
   set_loop(rules, parts.decoder, strategy);
   models::Strategy s = strategy;
-  // Checkpoints of several layers gather as those of one.
-  if (repeats_layers(s.recompute)) s.recompute = {models::RecomputeKind::full, 1};
+  // Checkpoints of several layers gather as those of one; what is kept by op is not sent again.
+  if (repeats_layers(s.recompute) && s.tp == 1) s.recompute = {models::RecomputeKind::full, 1};
   step_writer(program, parts, s, {}, rules)->write_messages(out);
 }
 

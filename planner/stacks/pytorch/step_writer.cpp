@@ -47,6 +47,7 @@ void StepWriter::write_messages(Messages& out) {
   plan_end_units();
   add_runs();
   wrapper_->write_messages(out);
+  if (s_.d.sequence_parts > 1) write_sequence_messages(out);
 }
 
 void StepWriter::add_start(Start& start) const {

@@ -46,6 +46,7 @@ class StepWriter {
   void declare_unsloth_inputs(), declare_input_buffer();  // unsloth_inputs.cpp
   void micro_batches(), micro_batch(std::int64_t index, SymInt times);
   void declare_layers(Run& run);
+  void write_sequence_messages(Messages& out) const;  // sequence_messages.cpp
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
   void enter_checkpoint(std::size_t run, std::size_t last);
   void drop_graph();

@@ -45,7 +45,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l stage3-max-reuse-di
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l tp -d 'tensor parallel ranks (1)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l tp -d 'tensor parallel ranks, of torchtitan (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pp -d 'pipeline stages (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pp-schedule -d 'gpipe, 1f1b, interleaved, zero-bubble' -x -a 'gpipe 1f1b interleaved zero-bubble'
@@ -193,7 +193,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l stage3-max-re
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l tp -d 'tensor parallel ranks (1)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l tp -d 'tensor parallel ranks, of torchtitan (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pp -d 'pipeline stages (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pp-schedule -d 'gpipe, 1f1b, interleaved, zero-bubble' -x -a 'gpipe 1f1b interleaved zero-bubble'
@@ -318,7 +318,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l stage3-max-reuse-di
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l tp -d 'tensor parallel ranks (1)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l tp -d 'tensor parallel ranks, of torchtitan (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pp -d 'pipeline stages (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pp-schedule -d 'gpipe, 1f1b, interleaved, zero-bubble' -x -a 'gpipe 1f1b interleaved zero-bubble'
@@ -474,7 +474,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l stage3-max-reuse-di
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l prefetch -d 'units gathered ahead' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l deterministic -d 'plimsoll: all stages reduce at the same moments'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l exchange -d 'plimsoll: nccl (GPUs), mpi or threads (the host)' -x -a 'threads mpi nccl'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l tp -d 'tensor parallel ranks (1)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l tp -d 'tensor parallel ranks, of torchtitan (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l sequence-parallel -d 'shard what tensor parallelism replicates'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pp -d 'pipeline stages (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pp-schedule -d 'gpipe, 1f1b, interleaved, zero-bubble' -x -a 'gpipe 1f1b interleaved zero-bubble'

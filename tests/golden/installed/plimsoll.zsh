@@ -69,7 +69,7 @@ _plimsoll() {
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
         '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
-        '--tp=[tensor parallel ranks (1)]:N:' \
+        '--tp=[tensor parallel ranks, of torchtitan (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
         '--pp-schedule=[gpipe, 1f1b, interleaved, zero-bubble]:NAME:(gpipe 1f1b interleaved zero-bubble)' \
@@ -229,7 +229,7 @@ _plimsoll() {
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
         '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
-        '--tp=[tensor parallel ranks (1)]:N:' \
+        '--tp=[tensor parallel ranks, of torchtitan (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
         '--pp-schedule=[gpipe, 1f1b, interleaved, zero-bubble]:NAME:(gpipe 1f1b interleaved zero-bubble)' \
@@ -355,7 +355,7 @@ _plimsoll() {
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
         '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
-        '--tp=[tensor parallel ranks (1)]:N:' \
+        '--tp=[tensor parallel ranks, of torchtitan (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
         '--pp-schedule=[gpipe, 1f1b, interleaved, zero-bubble]:NAME:(gpipe 1f1b interleaved zero-bubble)' \
@@ -519,7 +519,7 @@ _plimsoll() {
         '--prefetch=[units gathered ahead]:N:' \
         '--deterministic[plimsoll\: all stages reduce at the same moments]' \
         '--exchange=[plimsoll\: nccl (GPUs), mpi or threads (the host)]:NAME:(threads mpi nccl)' \
-        '--tp=[tensor parallel ranks (1)]:N:' \
+        '--tp=[tensor parallel ranks, of torchtitan (1)]:N:' \
         '--sequence-parallel[shard what tensor parallelism replicates]' \
         '--pp=[pipeline stages (1)]:N:' \
         '--pp-schedule=[gpipe, 1f1b, interleaved, zero-bubble]:NAME:(gpipe 1f1b interleaved zero-bubble)' \

@@ -5,6 +5,7 @@
 // as row 0 and puts zeros in their place; _ops/_embedding_ops.py makes the gradient of the whole
 // table, of which each rank keeps its rows when the backward has ended.
 #include "planner/stacks/pytorch/ends/embedding.h"
+#include "planner/stacks/pytorch/sequence_parallel.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -34,15 +35,15 @@ void EmbeddingWriter::look_up_divided() {
   op(kEmbedding.module).read(own).write(rows);
   b_.work().moves(2 * layer_.bytes(values, regime_.weight).real());
   op(kEmbedding.module).update(rows).read(others);
-  s_.front.looked_up = s_.front.embedded = layer_.scatter_sequence(
+  s_.front.looked_up = s_.front.embedded = SequenceWriter(layer_).scatter(
       kScattered.by_rank, kScattered.out, rows, values, regime_.weight, Category::activations);
 }
 
 // The whole table's gradient, and this rank's rows of it.
 void EmbeddingWriter::divided_gradient(TensorId d) {
-  const TensorId whole = layer_.gather_sequence(kScattered.grad_by_rank, kScattered.grad, {d},
-                                                checked_multiply(tokens_.total(), d_.hidden),
-                                                regime_.residual, Category::temporaries);
+  const TensorId whole = SequenceWriter(layer_).gather(
+      kScattered.grad_by_rank, kScattered.grad, {d}, checked_multiply(tokens_.total(), d_.hidden),
+      regime_.residual, Category::temporaries);
   const SymInt rows = checked_multiply(d_.vocab, d_.sequence_parts);
   const TensorId all = b_.tensor(kEmbedding.weight_grad_low,
                                  layer_.bytes(checked_multiply(rows, d_.hidden), regime_.weight),

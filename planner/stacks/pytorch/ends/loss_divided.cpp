@@ -7,6 +7,7 @@
 // `own`: their numbers among this rank's classes, for those of other ranks 0 (placement_types.py,
 // _MaskPartial).
 #include "planner/stacks/pytorch/ends/head.h"
+#include "planner/stacks/pytorch/sequence_parallel.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -63,8 +64,9 @@ class Ops {
 
 TensorId HeadWriter::divided_head() {
   const SymInt values = checked_multiply(tokens_.total(), d_.hidden);
-  s_.end.gathered = layer_.gather_sequence(kGathered.by_rank, kGathered.out, {s_.final_norm.out},
-                                           values, head_input(), Category::activations);
+  s_.end.gathered =
+      SequenceWriter(layer_).gather(kGathered.by_rank, kGathered.out, {s_.final_norm.out}, values,
+                                    head_input(), Category::activations);
   layer_.linear_forward(kHead, parts_.head, {s_.end.gathered}, head_input(), Category::logits,
                         s_.head);
   b_.op("model", Phase::forward).release(s_.final_norm.out);
@@ -169,9 +171,9 @@ TensorId HeadWriter::divided_backward() {
                          .linear_backward(kHead, parts_.head, head_input(), true, s_.head, d_logits,
                                           {}, {{s_.end.gathered}, {}, {}})
                          .tensor;
-  return layer_.scatter_sequence(kGathered.grad_by_rank, kGathered.grad, d,
-                                 checked_multiply(tokens_.total(), d_.hidden), head_input(),
-                                 Category::temporaries);
+  return SequenceWriter(layer_).scatter(kGathered.grad_by_rank, kGathered.grad, d,
+                                        checked_multiply(tokens_.total(), d_.hidden), head_input(),
+                                        Category::temporaries);
 }
 
 }  // namespace plimsoll::planner::pytorch
