@@ -53,10 +53,29 @@ constexpr std::string_view kModules[] = {"linear",
                                          "layer_norm",
                                          "experts",
                                          "sinks"};
-constexpr std::string_view kOps[] = {
-    "norm",    "linear",    "split",      "slice",    "concatenate", "heads",    "reshape",
-    "rotary",  "attention", "activation", "multiply", "scale",       "add",      "dropout",
-    "experts", "route",     "visitors",   "gather",   "weigh",       "add_rows", "gather_sequence", "scatter_sequence", "leave"};
+constexpr std::string_view kOps[] = {"norm",
+                                     "linear",
+                                     "split",
+                                     "slice",
+                                     "concatenate",
+                                     "heads",
+                                     "reshape",
+                                     "rotary",
+                                     "attention",
+                                     "activation",
+                                     "multiply",
+                                     "scale",
+                                     "add",
+                                     "dropout",
+                                     "experts",
+                                     "route",
+                                     "visitors",
+                                     "gather",
+                                     "weigh",
+                                     "add_rows",
+                                     "gather_sequence",
+                                     "scatter_sequence",
+                                     "leave"};
 constexpr std::string_view kActivations[] = {"silu", "gelu",        "gelu_tanh",
                                              "relu", "gelu_python", "gelu_function"};
 constexpr std::string_view kSoftmaxes[] = {"fp32", "as_computed", "uncast"};
