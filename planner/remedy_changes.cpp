@@ -176,7 +176,7 @@ void Changes::add_gpus() {
           models::DataParallel& data = c.strategy.data;
           // A group of all ranks is told as none; of more ranks it is one.
           if (data.shard_group == 0 && has(c.given, "shard-group"))
-            data.shard_group = c.strategy.gpus;
+            data.shard_group = models::decisions::data_ranks(c.strategy);
           c.strategy.gpus = more;
           set_zero(c.strategy, 3);
         });

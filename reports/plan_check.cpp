@@ -182,7 +182,9 @@ void check_time(const CheckedDocument& document) {
   const double row = batch.contains("row_tokens")
                          ? batch["row_tokens"].get<double>()
                          : batch["seq_len"].get<double>() * batch["micro_batch"].get<double>();
-  const double tokens = row * batch["grad_accum"].get<double>() * gpus;
+  // Ranks that tensor parallelism divides a layer among see the same rows.
+  const double data = gpus / plan["workload"]["strategy"]["tp"].get<double>();
+  const double tokens = row * batch["grad_accum"].get<double>() * data;
   if (known(time["tokens_per_second"]))
     document.expect_near("time.tokens_per_second", time["tokens_per_second"], tokens / step,
                          "the tokens of a step over step_seconds");

@@ -17,7 +17,7 @@ double hardware_flops(const Question& question, const ModelParts& parts) {
   Works works;
   stack_info(one.strategy.stack).write_compute(one, parts, program, works);
   return computed_flops(program, works) * static_cast<double>(question.batch.grad_accum) *
-         static_cast<double>(models::decisions::mesh_of(question.strategy).data().ranks);
+         static_cast<double>(models::decisions::mesh_of(question.strategy).ranks());
 }
 
 }  // namespace plimsoll::planner

@@ -128,6 +128,28 @@ TEST_CASE("code of another program, and compiled layers, multiply what Transform
   CHECK(hardware(s) == one);
 }
 
+// Two ranks do what one did: each multiplies with half of every weight, and of every head.
+TEST_CASE("ranks that divide each layer multiply together what undivided ones do") {
+  const models::ModelSpec even = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 24, "vocab_size": 96, "intermediate_size": 40,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512, "tie_word_embeddings": false})",
+      "even", "even", {});
+  for (const models::RecomputeKind kind :
+       {models::RecomputeKind::none, models::RecomputeKind::full}) {
+    Strategy s;
+    s.code = models::ModelCode::torchtitan_0_2_2;
+    s.recompute.kind = kind;
+    s.data.zero = 3;
+    s.gpus = 3;
+    const double undivided = hardware(s, even);
+    CHECK(undivided > 0);
+    s.gpus = 6;
+    s.tp = 2;
+    CHECK(hardware(s, even) == undivided);
+  }
+}
+
 // A token visits two of four experts, whether they are stacked or a loop, packed or not.
 TEST_CASE("experts of a loop multiply what stacked ones do, packed ones too") {
   const models::ModelSpec mixture = models::read_model(

@@ -21,6 +21,18 @@ class Export(unittest.TestCase):
         self.assertEqual((config["train_batch_size"], config["train_micro_batch_size_per_gpu"],
                           config["gradient_accumulation_steps"]), (24, 3, 2))
 
+    def test_a_plan_of_tensor_parallelism_is_consistent_and_is_not_written(self):
+        fit = plimsoll("fit", "llama-3-8b", "--trainer", "torchtitan", "--gpu", "h100", "--gpus", "16",
+                       "--tp", "4", "--seq-len", "8192", "--json", "-")
+        plan = json.loads(fit.stdout)
+        tokens = 8192 * 4  # of four ranks that see other rows
+        step = plan["time"]["step_seconds"]
+        self.assertAlmostEqual(plan["time"]["tokens_per_second"] * step / tokens, 1)
+        self.assertAlmostEqual(plan["time"]["tokens_per_second_per_gpu"] * step * 16 / tokens, 1)
+        result = export("--to", "accelerate", stdin=fit.stdout)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("only data-parallel plans are exported (this one has tp 4", result.stderr)
+
     def test_a_plan_whose_fullest_rank_is_not_the_first_of_its_kind(self):
         fit = plimsoll("fit", "qwen2.5-0.5b", "--gpu", "h100", "--stack", "deepspeed", "--gpus",
                        "8", "--zero", "2", "--grad-dtype", "fp32", "--json", "-")

@@ -144,6 +144,15 @@ TEST_CASE("tensor parallelism divides the GPUs, and shards lie in what is left")
   CHECK(request("llama-3-8b", all).question.strategy.data.shard_group == 0);
 }
 
+TEST_CASE("a global batch is of the ranks that see other rows") {
+  const auto with = [](std::string global) {
+    return Given{{"tp", "2"}, {"gpus", "16"}, {"micro-batch", "2"}, {"global-batch", global}};
+  };
+  CHECK(request("llama-3-8b", with("64")).question.batch.grad_accum == 4);  // 64 / (2 · 8)
+  CHECK(refusal("llama-3-8b", with("24")) ==
+        "--global-batch 24: must be a multiple of 16 (--micro-batch 2 x --gpus 16 / --tp 2)");
+}
+
 TEST_CASE("what this version does not model is refused by name") {
   const std::pair<const char*, const char*> cases[] = {
       {"pp", "2"},

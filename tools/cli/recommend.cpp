@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "models/decisions/mesh.h"
 #include "models/gpu_catalog.h"
 #include "planner/search/axes.h"
 #include "planner/search/reasons.h"
@@ -142,7 +143,8 @@ class Recommender {
       case search::Objective::context:
         return static_cast<double>(found.setting.batch.seq_len);
       case search::Objective::batch:
-        return static_cast<double>(found.setting.batch.micro_batch * found.setting.strategy.gpus);
+        return static_cast<double>(found.setting.batch.micro_batch *
+                                   models::decisions::data_ranks(found.setting.strategy));
       case search::Objective::memory:
         return found.need.least().real();
       case search::Objective::throughput:

@@ -294,11 +294,13 @@ models::Batch batch_from(const Options& options, const Strategy& strategy,
   set_whole(options, "grad-accum", 1, kMost, batch.grad_accum);
   if (const std::string* text = options.find("global-batch")) {
     const std::int64_t global = whole("global-batch", *text, 1, kMost);
-    const std::int64_t once = checked_multiply(batch.micro_batch, strategy.gpus);
+    const std::int64_t once =
+        checked_multiply(batch.micro_batch, models::decisions::data_ranks(strategy));
     if (global % once != 0)
       refuse_value("global-batch", *text,
-                   fmt::format("must be a multiple of {} (--micro-batch {} x --gpus {})", once,
-                               batch.micro_batch, strategy.gpus));
+                   fmt::format("must be a multiple of {} (--micro-batch {} x --gpus {}{})", once,
+                               batch.micro_batch, strategy.gpus,
+                               strategy.tp > 1 ? fmt::format(" / --tp {}", strategy.tp) : ""));
     if (options.has("grad-accum") && global / once != batch.grad_accum)
       refuse_value("global-batch", *text,
                    fmt::format("--grad-accum {} gives {}: give one of the two", batch.grad_accum,

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "models/decisions/mesh.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -87,7 +88,8 @@ void use_data(const Options& options, std::int64_t most, Request& request) {
     refuse_value("data", *path,
                  "its longest sample has " + std::to_string(longest) + " tokens, the model takes " +
                      std::to_string(most) + " at most: --seq-len cuts them");
-  request.data = models::batches_of(lengths, how, question.batch, question.strategy.gpus);
+  request.data = models::batches_of(lengths, how, question.batch,
+                                    models::decisions::data_ranks(question.strategy));
   question.batch = request.data->worst.batch;
   question.strategy.rows = request.data->worst.rows;
 }
