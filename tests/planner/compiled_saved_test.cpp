@@ -9,8 +9,10 @@
 
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
+#include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/compiled/block_graph.h"
 #include "planner/stacks/pytorch/compiled/partition.h"
+#include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/oracle_workload.h"
 
 using namespace plimsoll;
@@ -84,4 +86,43 @@ TEST_CASE("a compiled layer keeps what AOTAutograd's partitioner keeps, tensor b
   }
   CHECK(refused == kRefused);
   CHECK(compared >= 38);
+}
+
+// In the third of four layers, by tensors that live from its forward into its backward: those that
+// the partition saves, and those whose memory these take (q and k, turned where they are).
+TEST_CASE("what a compiled layer saves is an activation, and nothing else of it is") {
+  models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  for (const auto precision : {models::Precision::bf16, models::Precision::bf16_mixed}) {
+    models::Strategy strategy;
+    strategy.precision = precision;
+    strategy.compile = models::Compile::block;
+    const planner::ModelParts parts = planner::model_parts(model, strategy);
+    planner::pytorch::Rules rules;
+    rules.granularity = 1;
+    models::StepProgram program;
+    planner::pytorch::step_writer(program, parts, strategy, {.seq_len = 256}, rules)->write();
+    const planner::Timeline timeline = planner::unroll(program);
+    const auto is_forward = [&](std::int64_t step) {
+      return program.ops[timeline.steps[static_cast<std::size_t>(step)].at.op].phase ==
+             models::Phase::forward;
+    };
+    std::size_t saved = 0, passing = 0;
+    for (const planner::Lifetime& life : timeline.lifetimes) {
+      const auto& tensor = program.tensors[static_cast<std::size_t>(life.tensor)];
+      if (tensor.group == models::kNoGroup || life.instance != 2 ||
+          tensor.residency != models::Residency::step || life.birth < 0 || !is_forward(life.birth))
+        continue;
+      const std::string name = tensor.name;
+      CAPTURE(name);
+      if (is_forward(life.death)) {
+        ++passing;
+        CHECK(tensor.category != models::Category::activations);
+      } else {
+        ++saved;
+        CHECK(tensor.category == models::Category::activations);
+      }
+    }
+    CHECK(saved > 5);
+    CHECK(passing > 0);
+  }
 }

@@ -6,7 +6,9 @@
 // held by the engine until the node returns.
 #include "planner/stacks/pytorch/compiled/compiled_block.h"
 
+#include <algorithm>
 #include <cmath>
+#include <ranges>
 
 namespace plimsoll::planner::pytorch {
 
@@ -89,6 +91,12 @@ void CompiledBlock::forward(const compiled::Layer& layer, const BlockPlan& plan,
   at(layer.result) = output;
   std::vector<bool> kept(buffers_.size());
   for (const NodeId id : layer.saved) kept[static_cast<std::size_t>(id)] = true;
+  // What stands in another one's memory makes that stay.
+  for (const Kernel& kernel : std::views::reverse(layer.forward))
+    if (kernel.in_place != compiled::kNoNode && std::ranges::any_of(kernel.writes, [&](NodeId id) {
+          return kept[static_cast<std::size_t>(id)];
+        }))
+      kept[static_cast<std::size_t>(kernel.in_place)] = true;
   for (const Kernel& kernel : layer.forward) {
     make(kernel, kept);
     run(kernel);
