@@ -222,13 +222,9 @@ class Reasons {
     if (!stack_info(best.setting.strategy.stack).untried_on_gpus || scope_.fixed.contains("stack"))
       return;
     std::string titles;
-    bool any = false;
-    for (const StackInfo* stack : stacks()) {
-      if (stack->untried_on_gpus) continue;
-      titles += (titles.empty() ? "" : " or ") + std::string(stack->title);
-      any = any || allowed(stack->kind);
-    }
-    if (!any) return;
+    for (const StackInfo* stack : stacks())
+      if (!stack->untried_on_gpus)
+        titles += (titles.empty() ? "" : " or ") + std::string(stack->title);
     Scope tried = scope_;
     leave_out_untried(tried);
     tried.most_concession = best.setting.concession;

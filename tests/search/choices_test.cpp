@@ -243,6 +243,9 @@ TEST_CASE("our own runtime stands first only with a word about those that GPUs h
   REQUIRE(!result.ranked.empty());
   REQUIRE(result.ranked.front().setting.strategy.stack == models::Stack::plimsoll);
   CHECK(has(reasons(scope, result.ranked, {}).front(), "on PyTorch or DeepSpeed"));
+  Scope own = scope;  // who asks for nothing else is told nothing of them
+  own.only["stack"] = {"plimsoll"};
+  CHECK_FALSE(has(reasons(own, search::search(own).ranked, {}).front(), "on PyTorch or DeepSpeed"));
 }
 
 TEST_CASE("the fewest GPUs come with what one fewer would need") {
