@@ -60,6 +60,16 @@ TEST_CASE("a measurement that was written and read agrees with what was written"
   CHECK(compare(p, read).agrees);
 }
 
+TEST_CASE("what the driver said after each part stands in the rank, in its order") {
+  Measurement m = measurement();
+  m.ranks[1].driver = {{"context", 500_B, 0_B}, {"step 1", 3000_B, 2048_B}};
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::compact);
+  write_measured_rank(json, m.ranks[1]);
+  CHECK(has(text, R"("driver":[{"after":"context","used_bytes":500,"reserved_bytes":0},)"
+                  R"({"after":"step 1","used_bytes":3000,"reserved_bytes":2048}],"ledgers":)"));
+}
+
 TEST_CASE("a rank is handed over as it was") {
   const Measurement m = measurement();
   std::string text;

@@ -316,6 +316,11 @@ TEST_CASE("launchers' marks of ranks") {
   CHECK(rank_of("[default3]:") == 3);
   CHECK(rank_of("[1,7]<stderr>: ") == 7);
   CHECK(rank_of("3: ") == 3);
+  CHECK(rank_of("[123456789]: ") == 123'456'789);
+  CHECK_FALSE(rank_of("[1234567890]: ").has_value());  // no rank is
+  CHECK(rank_of("123456: ") == 123'456);
+  CHECK_FALSE(rank_of("1234567: ").has_value());
+  CHECK_FALSE(rank_of("[rank]: ").has_value());
   CHECK_FALSE(rank_of("17:06:52 ").has_value());
   CHECK_FALSE(rank_of("").has_value());
 }

@@ -145,6 +145,25 @@ TEST_CASE("FSDP's options are of its stages, 2 and 3, and DDP's of 0 and 1") {
   }
 }
 
+TEST_CASE("options of FSDP1 are of version 1 where FSDP is, with both of their values") {
+  const char* of_1[] = {"fsdp-activation-checkpointing", "fsdp-sync-module-states",
+                        "fsdp-use-orig-params"};
+  for (const char* zero : {"0", "1", "2", "3"})
+    for (const char* version : {"1", "2"}) {
+      if (*zero < '2' && *version == '1') continue;  // refused itself
+      CAPTURE(zero);
+      CAPTURE(version);
+      for (const char* option : of_1)
+        for (const char* value : {"yes", "no"}) {
+          Given given{{"gpus", "8"}, {"zero", zero}, {"recompute", "full"}, {option, value}};
+          if (*zero >= '2') given.emplace_back("fsdp-version", version);
+          const std::string message = fit_refusal(given);
+          const std::string said = "--" + std::string(option) + " " + value;
+          CHECK(message == (*version == '1' ? "" : said + ": is of --fsdp-version 1"));
+        }
+    }
+}
+
 TEST_CASE("so is each number of a search") {
   const Bounds all[] = {
       {"top", "1", "0", "100", "101"},
