@@ -274,6 +274,24 @@ TEST_CASE("no reason says that another plan reaches what the plan itself does") 
     CHECK_FALSE(has(why, " reaches "));
 }
 
+// BLOOM's positions are slopes of its heads (ALiBi): there are as many as there is memory for.
+TEST_CASE("where positions have no end, the longest sequence is what fits") {
+  models::ModelSpec model = models::catalog_model("bloom-560m");
+  model.max_positions = 0;
+  Scope scope = scope_of(model, "4090", 1, 512);
+  scope.objective = Objective::context;
+  scope.only["stack"] = {"pytorch"};
+  const Result result = search::search(scope);
+  REQUIRE(!result.ranked.empty());
+  const Found& best = result.ranked.front();
+  CHECK(best.setting.batch.seq_len > 512);
+  Question question = scope.base;
+  question.strategy = best.setting.strategy, question.batch = best.setting.batch;
+  CHECK(planner::plan(question).verdict != reports::Verdict::does_not_fit);
+  question.batch.seq_len += 1024;
+  CHECK_FALSE(planner::plan(question).high_end->fits);
+}
+
 // The estimate is not that good.
 TEST_CASE("no reason claims a difference of less than one per cent") {
   const models::ModelSpec model = models::catalog_model("llama-2-7b");
