@@ -146,6 +146,14 @@ class Snapshots(Case):
         self.assertLessEqual(max(map(len, table.splitlines())), 80)
         self.assert_refused(plimsoll("compare", plan, paths[0], plan), "one kind at a time")
 
+    def test_a_device_that_has_a_history_and_holds_nothing_is_one_more(self):
+        snapshot = pickle.loads(dumped("llama-ddp"))
+        note = "of 2 devices in the snapshot, device 0 holds the most"
+        for events, notes in ((snapshot["device_traces"][0][:1], 1), ([], 0)):
+            snapshot["device_traces"] = [snapshot["device_traces"][0], events]
+            document = self.compare(self.plan("llama-ddp"), pickle.dumps(snapshot))
+            self.assertEqual(sum(note in said for said in document["notes"]), notes)
+
     def test_a_plan_without_detail_is_refused(self):
         run = RUNS["gpt2"]
         config, plan = self.write("config.json", json.dumps(run["model"])), self.folder / "p.json"

@@ -110,6 +110,25 @@ TEST_CASE("steps, and the time of all but the first") {
   CHECK(has(document(measurement()), R"("time":null)"));
 }
 
+// The first of five is not timed: 1, 2, 4 and 9 s, of which the middle two are 3 s.
+TEST_CASE("a step's time is the median of those that are timed, and is held against them") {
+  Measurement m = written();
+  for (const double seconds : {50.0, 9.0, 1.0, 4.0, 2.0}) {
+    MeasuredStep step;
+    step.step = static_cast<std::int64_t>(m.steps.size()) + 1;
+    step.loss = 1;
+    step.seconds = seconds;
+    m.steps.push_back(step);
+  }
+  const std::string text = document(m);
+  CHECK(has(text, R"("step_seconds":3.0)"));
+  CHECK(read_measurement(text, "m.json").step_seconds == 3);
+  std::string other = text;
+  other.replace(other.find(R"("step_seconds":3.0)"), 18, R"("step_seconds":3.5)");
+  CHECK_THROWS_WITH_AS((void)read_measurement(other, "m.json"),
+                       doctest::Contains("time.step_seconds"), Error);
+}
+
 TEST_CASE("losses that are no numbers are null") {
   Measurement m = measurement();
   m.steps = {{.step = 1, .loss = std::numeric_limits<double>::quiet_NaN(), .seconds = 1.0}};

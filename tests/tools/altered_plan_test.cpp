@@ -103,3 +103,33 @@ TEST_CASE("figures of a plan that follow from others are refused when they are a
                    "tensors.*.ranks.*", "tensors.*.repeat", "time.communication_seconds",
                    "time.mfu_full_attention"});
 }
+
+// 10 bytes more of each without it: what is not known of the one says nothing of the other.
+TEST_CASE("each figure of a saving is held against the plan's own") {
+  Json plan = planned({{"gpu", "h100"}, {"gpus", "2"}, {"zero", "3"}, {"seq-len", "64"}});
+  const auto saving = [&](const char* part, std::int64_t more, std::int64_t said) {
+    Json one = {{"used", true}, {"peak_bytes", nullptr}, {"device_bytes", nullptr}};
+    one["saves_peak_bytes"] = one["saves_device_bytes"] = nullptr;
+    one["option"] = "--zero 3", one["instead"] = "--zero 0";
+    one["concession"] = "", one["fits"] = true, one["refusal"] = nullptr;
+    one[part] = plan[part].get<std::int64_t>() + more;
+    one["saves_" + std::string(part)] = said;
+    return one;
+  };
+  const auto message = [&](const Json& one) {
+    Json with = plan;
+    with["savings"] = Json::array({one});
+    try {
+      return reports::check_plan(with.dump(), "plan.json");
+    } catch (const Error& error) {
+      return error.message();
+    }
+  };
+  for (const char* part : {"peak_bytes", "device_bytes"}) {
+    const std::string good = message(saving(part, 10, 10)), bad = message(saving(part, 10, 11));
+    CAPTURE(good);
+    CAPTURE(bad);
+    CHECK(good.find("savings") == std::string::npos);
+    CHECK(bad.find("saves_" + std::string(part)) != std::string::npos);
+  }
+}
