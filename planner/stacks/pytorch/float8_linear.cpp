@@ -255,7 +255,6 @@ Sum Float8Writer::backward(bool input_grad, const GemmSaved& s, TensorId d_out, 
       into ? kNoTensor : w_.temporary(names_.base.input_grad_low, t * part_.in, low);
   auto first =
       multiply(d, w, {t, part_.in, part_.out, low, false, false, true}, into ? at.into : Ref{d_in});
-  w_.read(first, input);
   w_.take_workspace(first, true);
   TensorId d_weight = casts_weight ? w_.temporary(names_.base.weight_grad_low, weights, low)
                                    : w_.sink_->begin(names_.base, weights);
