@@ -9,7 +9,8 @@ a branch swapped; drawn, the four kinds in turn), builds, and runs the tests tha
 folder's row is of the last time it was tried. *By pins alone*: seen by nothing but the record of what was planned
 before (`tests/golden/program_pins.txt`, and `tests/golden/transcripts` for folders of the planner), which says that
 something changed and not what is right; they count as killed. *Equivalent*: the compiler makes the same code of it, or
-`tests/mutation/equivalent.json` has the reason. Faults that did not compile are not counted;
+`tests/mutation/equivalent.json` has the reason. Faults that did not compile are not counted; sources with a fault are
+compiled with libstdc++'s assertions, as debug builds are, so that an index beyond a vector's end ends the test;
 assertions (`ErrorKind::internal`) are left alone.
 
 """
