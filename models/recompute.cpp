@@ -117,9 +117,10 @@ void check_kept(const Recompute& recompute,
     for (const std::string& name : accepted) (all += all.empty() ? "" : ", ") += name;
     const std::vector<std::string_view> candidates(accepted.begin(), accepted.end());
     const std::string near = nearest(kept, candidates);
-    fail(ErrorKind::bad_input,
-         "--recompute ops: '" + shortened(kept) + "' names nothing in this model's layers" +
-             (near.empty() ? "" : "; did you mean '" + near + "'?") + " (accepted: " + all + ")");
+    std::string message = "--recompute ops: '" + shortened(kept);
+    message += "' names nothing in this model's layers";
+    if (!near.empty()) message.append("; did you mean '").append(near).append("'?");
+    fail(ErrorKind::bad_input, message.append(" (accepted: ").append(all).append(")"));
   }
 }
 

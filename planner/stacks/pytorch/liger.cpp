@@ -6,7 +6,6 @@
 namespace plimsoll::planner::pytorch {
 
 using models::Access;
-using models::OpKind;
 using models::ValueId;
 
 // ops/rms_norm.py, rms_norm_forward: the result in x's dtype, and 1/rms of each row in fp32, which

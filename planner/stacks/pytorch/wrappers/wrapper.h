@@ -14,7 +14,7 @@ namespace plimsoll::planner::pytorch {
 class Wrapper : public GradientSink, protected StepPart {
  public:
   explicit Wrapper(Step& step) : StepPart(step) {}
-  virtual ~Wrapper() = default;
+  ~Wrapper() override = default;
 
   // Before the step. `size`: what a unit takes; its parameters and its group are set. The
   // persistent tensors come with declare_states.
