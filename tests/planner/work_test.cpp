@@ -90,6 +90,57 @@ TEST_CASE("a layer of Llama multiplies with each weight once, and twice in backw
   CHECK(count(work.ends.forward, kTokens, 32000, 4096) == 1);
 }
 
+// 2048 tokens, of which each rank has logits of 16000 classes, and rows of 4096 of its table.
+TEST_CASE("classes that are divided among ranks: what each op of the loss and the table moves") {
+  models::Strategy s;
+  s.code = models::ModelCode::torchtitan_0_2_2;
+  s.gpus = 4;
+  s.tp = 2;
+  s.data.zero = 3;
+  const Written step(kLlama, s, kBatch);
+  constexpr double n = kTokens, v = kTokens * 16000;
+  const auto moved = [&](std::string_view name, models::Phase phase) {
+    double bytes = 0;
+    for (std::size_t i = 0; i < step.program.ops.size(); ++i) {
+      const models::Op& op = step.program.ops[i];
+      if (op.name == name && op.phase == phase && planner::is_computed(step.program, op))
+        bytes += planner::rest_of_op(step.program, step.works, i).moved;
+    }
+    return bytes;
+  };
+  const auto forward = [&](const char* op) { return moved(op, models::Phase::forward); };
+  const auto backward = [&](const char* op) { return moved(op, models::Phase::backward); };
+  CHECK(forward("loss.logits.fp32") == 6 * v);
+  CHECK(forward("loss.max.own") == 4 * v + 4 * n);
+  CHECK(forward("loss.max") == 0);  // a message
+  CHECK(forward("loss.logits.shifted") == 8 * v + 4 * n);
+  CHECK(forward("loss.exp") == 8 * v);
+  CHECK(forward("loss.sum.own") == 4 * v + 4 * n);
+  CHECK(forward("loss.log") == 8 * n);
+  CHECK(forward("loss.log_softmax") == 8 * v + 4 * n);
+  // One value of each row by its number; a mask over what was found, which is changed.
+  CHECK(forward("loss.found") == (16 + 9) * n);
+  CHECK(backward("loss.grad.ones") == 4 * v + 24 * n);
+  CHECK(backward("loss.exp") == 8 * v);
+  CHECK(backward("loss.grad.sum") == 12 * v);
+  CHECK(backward("loss.logits.fp32.grad") == 8 * v + 4 * n);
+  CHECK(backward("lm_head.out.grad") == 6 * v);
+  // A copy; from that and a mask the numbers in the rank's own rows.
+  CHECK(forward("embed_tokens.ids") == (8 + 8 + 1 + 8) * n);
+  // What is gathered of two sequences is joined, what is scattered is laid out: each as bf16.
+  CHECK(forward("lm_head.gathered") == (2 + 2) * n * 4096 + 2 * n / 2 * 4096);
+  CHECK(forward("embed_tokens.scattered.by_rank") == (2 + 2) * n * 4096);
+  // Of one sequence what is gathered is whole as it comes.
+  const Written one(kLlama, s, {.seq_len = 1024, .micro_batch = 1});
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(one.program.ops,
+                               [&](const models::Op& op) { return op.name == name; });
+  };
+  CHECK(has("lm_head.gathered"));
+  CHECK_FALSE(has("lm_head.gathered.by_rank"));
+  CHECK(has("embed_tokens.scattered.by_rank"));
+}
+
 TEST_CASE("frozen weights have no gradient, and adapters six GEMMs more") {
   models::Strategy s = bf16();
   s.lora = models::Lora{};

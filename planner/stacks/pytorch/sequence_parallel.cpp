@@ -16,7 +16,7 @@ TensorId SequenceWriter::gather(const char* by_rank, const char* name, Ref part,
                                 DType dtype, Category category) {
   const bool view = w_.tokens_.sequences == 1;
   const TensorId ranks =
-      w_.make(view ? name : by_rank, values, dtype, view ? category : Category::communication);
+      w_.make(view ? name : by_rank, values, dtype, view ? category : Category::temporaries);
   auto gather = w_.op(view ? name : by_rank);
   w_.read(gather, part).write(ranks);
   w_.b_.work().moves(0, 0);  // a message's time stands with the messages
@@ -28,7 +28,7 @@ TensorId SequenceWriter::gather(const char* by_rank, const char* name, Ref part,
 }
 
 TensorId SequenceWriter::lay_out(const char* by_rank, TensorId whole, SymInt values, DType dtype) {
-  const TensorId ranks = w_.make(by_rank, values, dtype, Category::communication);
+  const TensorId ranks = w_.make(by_rank, values, dtype, Category::temporaries);
   w_.op(by_rank).read(whole).write(ranks);
   return ranks;
 }

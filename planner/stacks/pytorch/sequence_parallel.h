@@ -6,7 +6,8 @@
 
 namespace plimsoll::planner::pytorch {
 
-// What they gather and scatter, as temporaries or as activations of the phase that is written.
+// What they gather and scatter. What is cut by rank is a temporary and no message's buffer: kernels
+// make it or read it, and their time counts.
 class SequenceWriter {
  public:
   explicit SequenceWriter(ModuleWriter& writer) : w_(writer) {}

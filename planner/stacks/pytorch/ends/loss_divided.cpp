@@ -99,6 +99,8 @@ void HeadWriter::divided_nll(TensorId log_softmax) {
   const TensorId safe = ops.where("loss.safe", rows, DType::int64, {});
   const Ops::Own own = ops.own(rows, safe);
   const TensorId found = ops.make("loss.found", rows, DType::fp32, {log_softmax, own.ids});
+  const double tokens = rows.real();
+  b_.work().moves((8 + 4 + 4) * tokens);  // of a row one value, by its number
   b_.op("loss.found", Phase::forward).update(found).read(own.others);
   const TensorId summed = ops.all_reduce("loss.found.all", rows, DType::fp32, found);
   const TensorId negative = ops.make("loss.negative", rows, DType::fp32, {summed});
@@ -146,6 +148,8 @@ TensorId HeadWriter::divided_loss_backward() {
   const TensorId update = ops.make("loss.update", rows, DType::fp32, {counts});
   const TensorId places = ops.make("loss.places", rows, DType::int64, {});
   b_.op("loss.grad.ones", Phase::backward).update(ones).read(own.ids).read(update).read(places);
+  const double tokens = rows.real();
+  b_.work().moves((8 + 4 + 8 + 4) * tokens);  // one value of each row is written
   const TensorId shares = ops.where("loss.grad.shares", rows, DType::fp32, {scaled});
   const TensorId exponentials =
       ops.make("loss.exp", all, DType::fp32, {s_.end.log_probabilities}, {}, Category::logits);
