@@ -25,8 +25,8 @@ using Known = std::map<std::string, std::string>;
 // is planned fails the test, so that this list only shrinks too.
 using Unplanned = std::set<std::string>;
 
-// Every run of a file: peak within 0.1 %, resident within 0.2 %, reserved within 6 %; and as many of
-// them to the byte as the table in dry_run_checks.cpp says.
+// Every run of a file: peak within 0.1 %, resident within 0.2 %, reserved within 6 %; and as many
+// of them to the byte as the table in dry_run_checks.cpp says.
 void check_runs(const std::string& file, const Known& known, std::size_t least,
                 const Unplanned& unplanned = {});
 

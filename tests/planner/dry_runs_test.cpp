@@ -225,7 +225,8 @@ TEST_CASE("so are those of torchtitan's code with tensor parallelism, to 405B on
 }
 
 TEST_CASE("so are those of tensor parallelism that were drawn when the plan was done") {
-  // Blocks that serve up to 1 MiB less than they hold, in runs of 1 to 2 GB, or of which 80 MB stay.
+  // Blocks that serve up to 1 MiB less than they hold, in runs of 1 to 2 GB, or of which 80 MB
+  // stay.
   check_runs("dry_runs_tensor_parallel_draw.json",
              {{"tp-draw-35-2024-12", "peak 0.19 %"},
               {"tp-draw-03-0.2.2", "peak 0.14 %"},

@@ -61,7 +61,8 @@ std::vector<PublishedAnswers> all() {
   return {one, two};
 }
 
-constexpr const char* kTable = R"--(ANSWERED: 6 of 10 published figures as stated, 60 %; 1 more by a stand-in for
+constexpr const char* kTable =
+    R"--(ANSWERED: 6 of 10 published figures as stated, 60 %; 1 more by a stand-in for
     their program, 10 %
 
 Error, planned against published
