@@ -159,7 +159,7 @@ constexpr Option kPlanOptions[] = {
         .of_step_at("strategy/tp")
         .fixing("gpus", "shard-group"),
     Option{"sequence-parallel", "", "Model parallel", "shard what tensor parallelism replicates"}
-        .never("torchtitan's --tp always does; one that does not is not modelled yet")
+        .never("torchtitan's --tp always does; Megatron's is not modelled yet")
         .at("strategy/sequence_parallel", "false"),
     Option{"pp", "N", "Model parallel", "pipeline stages (1)"}
         .at("strategy/pp")

@@ -22,8 +22,7 @@ std::vector<std::string> strategy_lines(const models::Strategy& s) {
   std::vector<std::string> out;
   if (!models::is_transformers(s.code))
     out.push_back(fmt::format("the model of {}", name_of(s.code)));
-  if (s.tp > 1)
-    out.push_back(fmt::format("each layer divided among {} GPUs (tensor parallelism)", s.tp));
+  if (s.tp > 1) out.push_back(fmt::format("tensor parallelism over {} GPUs", s.tp));
   if (s.compile == models::Compile::block) out.emplace_back("each layer compiled by torch.compile");
   if (s.kernels != models::Kernels::eager)
     out.push_back(fmt::format("{} kernels", name_of(s.kernels)));

@@ -162,10 +162,14 @@ ValueId BlockBuilder::multiply(std::string_view name, ValueId a, ValueId b) {
   return out;
 }
 
-ValueId BlockBuilder::scale(std::string_view name, ValueId x) {
+ValueId BlockBuilder::as_wide(OpKind kind, std::string_view name, ValueId x) {
   const ValueId out = value(width(x));
-  node(OpKind::scale, name, {x}).out = {out};
+  node(kind, name, {x}).out = {out};
   return out;
+}
+
+ValueId BlockBuilder::scale(std::string_view name, ValueId x) {
+  return as_wide(OpKind::scale, name, x);
 }
 
 ValueId BlockBuilder::add(std::string_view name, ValueId stream, ValueId branch) {
@@ -263,27 +267,19 @@ ValueId BlockBuilder::concatenate(std::string_view name, ValueId a, ValueId b) {
 }
 
 ValueId BlockBuilder::gather_sequence(std::string_view name, ValueId x) {
-  const ValueId out = value(width(x));
-  node(OpKind::gather_sequence, name, {x}).out = {out};
-  return out;
+  return as_wide(OpKind::gather_sequence, name, x);
 }
 
 ValueId BlockBuilder::scatter_sequence(std::string_view name, ValueId x) {
-  const ValueId out = value(width(x));
-  node(OpKind::scatter_sequence, name, {x}).out = {out};
-  return out;
+  return as_wide(OpKind::scatter_sequence, name, x);
 }
 
 ValueId BlockBuilder::heads(std::string_view name, ValueId x) {
-  const ValueId out = value(width(x));
-  node(OpKind::heads, name, {x}).out = {out};
-  return out;
+  return as_wide(OpKind::heads, name, x);
 }
 
 ValueId BlockBuilder::reshape(std::string_view name, ValueId x) {
-  const ValueId out = value(width(x));
-  node(OpKind::reshape, name, {x}).out = {out};
-  return out;
+  return as_wide(OpKind::reshape, name, x);
 }
 
 ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k, bool casts_back) {

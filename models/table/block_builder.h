@@ -87,6 +87,7 @@ class BlockBuilder {
 
  private:
   ValueId value(std::int64_t width);
+  ValueId as_wide(OpKind kind, std::string_view name, ValueId x);  // one result, as wide as x
   Node& views(OpKind kind, std::string_view name, ValueId x,
               std::initializer_list<std::int64_t> widths);
   Node& node(OpKind kind, std::string_view name, ValueList in);

@@ -55,6 +55,22 @@ Figures figures(const Asked& asked) {
 }  // namespace
 
 // Hopper: what was seen of a communicator, 982 MiB (at most 1485), whatever its ranks.
+TEST_CASE("NCCL has a communicator for each axis along which ranks send") {
+  models::Strategy s;
+  CHECK(planner::communicators_of(s) == 0);
+  s.gpus = 16;
+  CHECK(planner::communicators_of(s) == 1);
+  s.data.zero = 3;
+  CHECK(planner::communicators_of(s) == 1);
+  s.tp = 2;
+  CHECK(planner::communicators_of(s) == 2);
+  s.data.shard_group = 4;  // and those of its replicas
+  CHECK(planner::communicators_of(s) == 3);
+  s.tp = 16;
+  s.data.shard_group = 0;
+  CHECK(planner::communicators_of(s) == 1);
+}
+
 TEST_CASE("an H100 holds a context, and a communicator where there are ranks to talk to") {
   constexpr std::int64_t kContext = 723517440, kHigh = 1223688192;  // 690 and 1167 MiB
   CHECK(figures({"h100"}) == Figures{kContext, 0, kHigh, 0});

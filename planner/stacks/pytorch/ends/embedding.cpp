@@ -46,7 +46,7 @@ void EmbeddingWriter::forward() {
 }
 
 void EmbeddingWriter::look_up() {
-  if (divided()) return look_up_divided();
+  if (vocab_parallel()) return look_up_vocab_parallel();
   const SymInt values = checked_multiply(s_.text.total(), d_.table_width());
   s_.front.looked_up = s_.front.embedded = activation(kEmbedding.out, values, regime_.weight);
   b_.op(kEmbedding.module, Phase::forward).write(s_.front.embedded);

@@ -49,9 +49,9 @@ class EmbeddingWriter : private StepPart {
     TensorId saved = kNoTensor;
     SymBytes copied = {};
   };
-  // Of a table whose rows are divided among ranks (divided_table.cpp).
-  bool divided() const { return d_.sequence_parts > 1; }
-  void look_up_divided(), divided_gradient(TensorId d);
+  // Of a table whose rows are divided among ranks (vocab_parallel.cpp).
+  bool vocab_parallel() const { return d_.sequence_parts > 1; }
+  void look_up_vocab_parallel(), vocab_parallel_gradient(TensorId d);
   void dense_gradient(const ModuleNames& names, Unit& unit, SymInt rows, TensorId from,
                       const Ids& ids);
   void position_gradient(TensorId d), tied_gradient(TensorId d);

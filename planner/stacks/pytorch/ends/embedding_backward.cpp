@@ -95,8 +95,8 @@ TensorId EmbeddingWriter::gradients(TensorId d) {
   }
   wrapper_.before_backward(s_.embedding);
   if (!parts_.train_embedding) return d_rows;
-  if (divided()) {
-    divided_gradient(d_rows);
+  if (vocab_parallel()) {
+    vocab_parallel_gradient(d_rows);
     return d_rows;
   }
   if (d_.tied_head)

@@ -128,7 +128,7 @@ void HeadWriter::loss_forward() {
       kNoTensor;
   switch (strategy_.loss) {
     case Loss::full:
-      divided() ? divided_forward() : full_forward();
+      vocab_parallel() ? parallel_forward() : full_forward();
       break;
     case Loss::chunked:
       heads_parts() ? parts_forward() : chunked_forward();
@@ -145,7 +145,7 @@ void HeadWriter::loss_forward() {
   returned.release(s_.end.shifted_logits).release(s_.end.padded_labels).release(s_.end.cache);
   if (d_.head_transform)
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
-  else if (!d_.holds_stream && !divided())
+  else if (!d_.holds_stream && !vocab_parallel())
     returned.release(s_.final_norm.out);
   if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
   for (const TensorId held : s_.front.prompt.held) returned.release(held);
@@ -202,7 +202,7 @@ void HeadWriter::backward() {
   if (models::is_litgpt(strategy_.code))
     d_norm = litgpt_backward();
   else if (strategy_.loss == Loss::full)
-    d_norm = divided() ? divided_backward() : full_backward();
+    d_norm = vocab_parallel() ? parallel_backward() : full_backward();
   else if (strategy_.loss == Loss::chunked)
     d_norm = heads_parts() ? parts_backward() : chunked_backward();
   else

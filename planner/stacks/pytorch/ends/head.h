@@ -36,11 +36,11 @@ class HeadWriter : private StepPart {
   TapePart logits_part() const, entropy_part() const;
   TapeCounts logits_counts(SymInt tokens) const;
   TapeCounts entropy_counts(SymInt tokens, TensorId targets) const;
-  // Classes divided among ranks that share each sequence (loss_divided.cpp).
-  bool divided() const { return d_.sequence_parts > 1; }
-  void divided_forward(), divided_nll(TensorId log_softmax);
-  TensorId divided_head(), divided_log_softmax(TensorId wide), divided_backward();
-  TensorId divided_loss_backward();
+  // Classes divided among ranks that share each sequence (loss_parallel.cpp).
+  bool vocab_parallel() const { return d_.sequence_parts > 1; }
+  void parallel_forward(), parallel_nll(TensorId log_softmax);
+  TensorId parallel_head(), parallel_log_softmax(TensorId wide), parallel_backward();
+  TensorId parallel_loss_backward();
   // The head inside the decoder, on parts of the tokens (loss_by_parts.cpp).
   bool heads_parts() const { return s_.heads_parts(); }
   void divide_tokens(), leave_after_head(), shift_labels(), count_tokens();

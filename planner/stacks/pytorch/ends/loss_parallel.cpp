@@ -62,7 +62,7 @@ class Ops {
 
 }  // namespace
 
-TensorId HeadWriter::divided_head() {
+TensorId HeadWriter::parallel_head() {
   const SymInt values = checked_multiply(tokens_.total(), d_.hidden);
   s_.end.gathered =
       SequenceWriter(layer_).gather(kGathered.by_rank, kGathered.out, {s_.final_norm.out}, values,
@@ -74,7 +74,7 @@ TensorId HeadWriter::divided_head() {
   return s_.head.out;
 }
 
-TensorId HeadWriter::divided_log_softmax(TensorId wide) {
+TensorId HeadWriter::parallel_log_softmax(TensorId wide) {
   const SymInt rows = tokens_.total(), all = checked_multiply(rows, d_.vocab);
   constexpr DType kWide = DType::fp32;
   Ops ops(b_, Phase::forward);
@@ -93,7 +93,7 @@ TensorId HeadWriter::divided_log_softmax(TensorId wide) {
   return made;
 }
 
-void HeadWriter::divided_nll(TensorId log_softmax) {
+void HeadWriter::parallel_nll(TensorId log_softmax) {
   const SymInt rows = tokens_.total();
   Ops ops(b_, Phase::forward);
   const TensorId safe = ops.where("loss.safe", rows, DType::int64, {});
@@ -121,21 +121,21 @@ void HeadWriter::divided_nll(TensorId log_softmax) {
   b_.work().moves(0, 0);
 }
 
-void HeadWriter::divided_forward() {
-  const TensorId logits = divided_head();
+void HeadWriter::parallel_forward() {
+  const TensorId logits = parallel_head();
   wrapper_.after_model();
   s_.end.returned_logits = logits;
   s_.end.upcast_logits =
       b_.tensor("loss.logits.fp32", layer_.fp32(checked_multiply(tokens_.total(), d_.vocab)),
                 Category::logits);
   b_.op("loss.logits.fp32", Phase::forward).read(logits).write(s_.end.upcast_logits);
-  s_.end.log_probabilities = divided_log_softmax(s_.end.upcast_logits);
-  divided_nll(s_.end.log_probabilities);
+  s_.end.log_probabilities = parallel_log_softmax(s_.end.upcast_logits);
+  parallel_nll(s_.end.log_probabilities);
 }
 
 // Of the logits in fp32: minus one, or 0, in zeros; with the exponentials added; times each token's
 // share of the loss's gradient.
-TensorId HeadWriter::divided_loss_backward() {
+TensorId HeadWriter::parallel_loss_backward() {
   const SymInt rows = tokens_.total(), all = checked_multiply(rows, d_.vocab);
   Ops ops(b_, Phase::backward);
   // Of the mean; of a sum that is divided, that division's own.
@@ -167,8 +167,8 @@ TensorId HeadWriter::divided_loss_backward() {
   return d;
 }
 
-TensorId HeadWriter::divided_backward() {
-  const TensorId d_logits = divided_loss_backward();
+TensorId HeadWriter::parallel_backward() {
+  const TensorId d_logits = parallel_loss_backward();
   if (!s_.loss_prefetches) wrapper_.before_head_backward();
   s_.unit = s_.head_unit;
   const TensorId d = layer_

@@ -14,7 +14,7 @@ const ModuleNames& kEmbedding = end_names().tokens;
 const SequenceNames& kScattered = end_names().embedded;
 }  // namespace
 
-void EmbeddingWriter::look_up_divided() {
+void EmbeddingWriter::look_up_vocab_parallel() {
   const SymInt ids = tokens_.total(), values = checked_multiply(ids, d_.hidden);
   const auto made = [&](const char* name, DType dtype) {
     return b_.tensor(name, layer_.bytes(ids, dtype), Category::temporaries);
@@ -40,7 +40,7 @@ void EmbeddingWriter::look_up_divided() {
 }
 
 // The whole table's gradient, and this rank's rows of it.
-void EmbeddingWriter::divided_gradient(TensorId d) {
+void EmbeddingWriter::vocab_parallel_gradient(TensorId d) {
   const TensorId whole = SequenceWriter(layer_).gather(
       kScattered.grad_by_rank, kScattered.grad, {d}, checked_multiply(tokens_.total(), d_.hidden),
       regime_.residual, Category::temporaries);
