@@ -2,6 +2,7 @@
 // the other tests of it leave open, as a share of all bytes, is no room for a rule to move in.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -15,17 +16,21 @@ using nlohmann::json;
 
 namespace {
 
-// Runs; and of their forwards, backwards and steps where each peaks, and what it leaves.
-void check_file(const std::string& file, int phase_peaks, int phase_ends) {
+// Runs; and of their forwards, backwards and steps where each peaks, and what it leaves. Returns by
+// how many bytes a run's peak is off at most.
+std::int64_t check_file(const std::string& file, int phase_peaks, int phase_ends) {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
   tests::ToTheByte exact;
   int peaks = 0, ends = 0;
+  std::int64_t most = 0;
   for (const json& run : document["runs"]) {
     const tests::Planned planned = tests::plan_run(run);
     planner::Reserved found = planner::replay(planned.program, planned.timeline, {}, planned.start);
     found.allocated = planned.peak.bytes;
     found.resident = planned.peak.resident;
     exact.count(found, run);
+    const std::int64_t off = found.allocated.value() - run["peak_bytes"].get<std::int64_t>();
+    most = std::max(most, std::abs(off));
     for (const auto& [phase, figures] : tests::phases_of(run, planned)) {
       peaks += std::abs(figures.planned_peak - figures.peak) <= 64;  // the loss's scalars
       ends += std::abs(figures.planned_end - figures.end) <= 64;
@@ -35,6 +40,7 @@ void check_file(const std::string& file, int phase_peaks, int phase_ends) {
   CHECK(peaks == phase_peaks);
   CHECK(ends == phase_ends);
   tests::check_to_the_byte(file, exact);
+  return most;
 }
 
 }  // namespace
@@ -59,5 +65,5 @@ TEST_CASE("so are those of DeepSpeed that were drawn") {
 // Buckets of less than a layer, and of two; of an adapter's A, a layer's last gradient, which waits
 // for the next layer's first hook where it is larger.
 TEST_CASE("so are steps with small buckets") {
-  check_file("deepspeed_buckets.json", 72, 67);
+  CHECK(check_file("deepspeed_buckets.json", 72, 67) <= 16);
 }
