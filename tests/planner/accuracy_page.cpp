@@ -235,7 +235,7 @@ constexpr const char* kReading =
     "280 "
     "of 350 W, which the estimate does not know.\n"
     "* 4-bit bases (QLoRA by bitsandbytes, GPTQ by FOAK's kernels) were added without a change to "
-    "the estimate: source 2's\n  34 rows of Llama-3-8B are met within 5.1 %. PowerLM-3b with "
+    "the estimate: source 2's\n  32 rows of Llama-3-8B are met within 5.1 %. PowerLM-3b with "
     "adapters "
     "is, as without a packed base, faster in the\n  estimate than it ran.\n"
     "* Source 11's RTX 6000 Ada and A5000 were rented; how their cards are linked is not stated.\n"

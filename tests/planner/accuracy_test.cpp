@@ -1,6 +1,7 @@
 // The estimate of time against published runs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -49,6 +50,19 @@ TEST_CASE("what recommend treats as equal is what the estimate cannot tell apart
   REQUIRE(pairs.one_kind.size() > 100);
   CHECK(kSameKindMargin >= at(pairs.one_kind, 12));  // two of three
   CHECK(kSameKindMargin <= at(pairs.one_kind, 15));
+}
+
+TEST_CASE("the page's sentence about packed bases of Llama-3-8B is what its rows say") {
+  int rows = 0;
+  double worst = 0;
+  for (const tests::ThroughputRow& row : tests::throughput_rows().rows) {
+    if (!row.strategy.quantize || row.source != 1 || row.model != "Llama-3-8B") continue;
+    ++rows;
+    worst = std::max(worst, std::abs(row.error()));
+  }
+  CHECK(rows == 32);
+  CHECK(worst < 0.0515);  // "within 5.1 %"
+  CHECK(worst >= 0.0505);
 }
 
 TEST_CASE("reports/accuracy.md is what the accuracy program writes") {
