@@ -215,4 +215,21 @@ void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool gra
   }
 }
 
+// A bias comes before its weight, but for stacked experts: theirs is indexed before the grouped
+// GEMM that it is added to, and autograd runs what was made last first.
+std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters) {
+  std::vector<Parameter> order(parameters.rbegin(), parameters.rend());
+  std::ranges::stable_sort(order, std::ranges::greater{}, &Parameter::node);
+  const auto has_two_axes = [](const Parameter& p) {
+    return p.columns > 0 && p.elements == p.rows * p.columns;
+  };
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    const Parameter &bias = order[i], &weight = order[i + 1];
+    const bool stacked = has_two_axes(bias) && weight.elements > bias.elements &&
+                         weight.rows == bias.rows && weight.columns == bias.columns;
+    if (stacked && bias.node == weight.node) std::swap(order[i], order[i + 1]);
+  }
+  return order;
+}
+
 }  // namespace plimsoll::planner

@@ -274,12 +274,6 @@ bool LayerPart::trains() const {
                                  [](const Parameter& p) { return p.trainable; });
 }
 
-std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters) {
-  std::vector<Parameter> order(parameters.rbegin(), parameters.rend());
-  std::ranges::stable_sort(order, std::ranges::greater{}, &Parameter::node);
-  return order;
-}
-
 // Where whole layers are checkpointed, the frozen embedding's output is asked for a gradient
 // (enable_input_require_grads): by Transformers from 5.0 on (modeling_utils.py,
 // gradient_checkpointing_enable); before, by PEFT (0.21, peft_model.py), which leaves a packed base

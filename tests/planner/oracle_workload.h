@@ -118,6 +118,7 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
   if (s.contains("precision")) out.precision = choice<models::Precision>(s["precision"]);
   if (s.contains("grad_dtype")) out.grad_dtype = dtype_from(s["grad_dtype"].get<std::string>());
   if (s.contains("optimizer")) out.optimizer = choice<models::Optimizer>(s["optimizer"]);
+  if (s.contains("attention")) out.attention = choice<models::Attention>(s["attention"]);
   if (s.contains("recompute")) out.recompute.kind = models::RecomputeKind::full;
   if (s.contains("lora")) out.lora = lora_of(s["lora"]);
   if (s.contains("loss")) out.loss = choice<models::Loss>(s["loss"]);
