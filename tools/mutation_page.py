@@ -7,7 +7,7 @@ HEAD = """# Do the tests see a fault?
 `tools/mutate` puts one fault at a time into a source (an operator exchanged, a constant changed, a statement dropped,
 a branch swapped; drawn, the four kinds in turn), builds, and runs the tests that claim its folder. Written by it; a
 folder's row is of the last time it was tried. *By pins alone*: seen by nothing but the record of what was planned
-before (`tests/golden/program_pins.txt`, and `tests/golden/transcripts` for folders of the planner), which says that
+before (`tests/golden/program_pins.txt`, `wide_pins.txt`, and `tests/golden/transcripts` for folders of the planner), which says that
 something changed and not what is right; they count as killed. *Equivalent*: the compiler makes the same code of it, or
 `tests/mutation/equivalent.json` has the reason. Faults that did not compile are not counted; sources with a fault are
 compiled with libstdc++'s assertions, as debug builds are, so that an index beyond a vector's end ends the test;
