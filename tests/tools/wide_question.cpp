@@ -37,7 +37,6 @@ constexpr Words kModels{"llama-3.2-1b",    "llama-3.2-1b",    "llama-3.1-8b",  "
                         "granite-3.1-2b",  "olmo-2-7b",       "bloom-1b1",     "bert-base-uncased",
                         "gpt-oss-20b",     "mixtral-8x7b",    "qwen3-30b-a3b", "santacoder",
                         "llama-2-7b",      "gpt-neo-125m"};
-constexpr Words kLlamas{"llama-3.2-1b", "llama-3.1-8b", "llama-2-7b", "mistral-7b-v0.1"};
 
 void ask_of_batch(Asking& ask) {
   ask.add("seq-len", {"128", "512", "777", "1024", "2048", "4096"});
@@ -211,21 +210,63 @@ void ask_of_plimsoll(Asking& ask) {
   if (ask.once_in(8)) ask_of_freezing(ask);
 }
 
+void ask_of_torchtitan(Asking& ask) {
+  ask.out.model = ask.of({"llama-3.1-8b", "llama-3.1-8b", "llama-2-7b"});
+  ask.add("trainer", {"torchtitan", "torchtitan@2024-12", "torchtitan@2024-03"});
+  ask.add("gpus", {"2", "8", "16", "64"});
+  ask.sometimes(3, "tp", {"2", "4"});
+  ask.sometimes(3, "compile", {"block"});
+  ask.sometimes(3, "precision", {"fp8-mixed"});
+  ask.sometimes(4, "fp8-all-gather", {"yes"});
+  ask.sometimes(8, "fp8-recipe", {"rowwise"});
+  ask.sometimes(8, "shard-group", {"2", "8"});
+}
+
+void ask_of_torchtune(Asking& ask) {
+  ask.out.model = ask.of({"llama-3.2-1b", "llama-3.1-8b", "llama-2-7b", "mistral-7b-v0.1"});
+  if (ask.once_in(2)) {
+    ask.add("trainer", {"torchtune"});
+    ask.add("gpus", {"2", "8"});
+  } else {
+    ask.add("trainer", {"torchtune-single-device"});
+  }
+  ask.sometimes(2, "lora-rank", {"8", "64"});
+  ask.sometimes(3, "quantize", {"nf4-dq"});
+  ask.sometimes(4, "offload", {"activations", "params"});
+}
+
+void ask_of_litgpt(Asking& ask) {
+  ask.out.model = ask.of({"llama-3.2-1b", "llama-3.1-8b", "llama-2-7b", "mistral-7b-v0.3"});
+  ask.add("trainer", {"litgpt", "litgpt-full"});
+  ask.sometimes(2, "lora-rank", {"8", "64"});
+  ask.sometimes(3, "quantize", {"nf4", "nf4-dq"});
+}
+
+void ask_of_unsloth(Asking& ask) {
+  ask.out.model = ask.of({"llama-3.2-1b", "llama-3.1-8b", "mistral-7b-v0.3", "qwen2.5-1.5b"});
+  ask.add("trainer", {"unsloth"});
+  ask.add("lora-rank", {"8", "16", "64"});
+  ask.sometimes(3, "lora-targets", {"attention", "q_proj,v_proj"});
+  ask.sometimes(2, "quantize", {"nf4-dq"});
+  ask.sometimes(3, "offload", {"activations"});
+  ask.sometimes(4, "optimizer", {"adamw", "paged-adam8bit"});
+}
+
+// Other programs' code, each as it is run, and now and then as it is not.
 void ask_of_trainer(Asking& ask) {
-  ask.out.model = ask.of(kLlamas);
-  ask.add("trainer",
-          {"torchtitan", "torchtitan", "torchtitan@2024-12", "torchtitan@2024-03", "torchtune",
-           "torchtune-single-device", "litgpt", "litgpt-full", "unsloth", "unsloth"});
-  ask.sometimes(2, "gpus", {"2", "8", "16", "64"});
-  ask.sometimes(4, "tp", {"2", "4"});
-  ask.sometimes(5, "compile", {"block"});
-  ask.sometimes(4, "lora-rank", {"8", "64"});
-  ask.sometimes(6, "quantize", {"nf4-dq", "nf4"});
+  const std::uint64_t which = ask.below(8);
+  if (which < 4)
+    ask_of_torchtitan(ask);
+  else if (which < 6)
+    ask_of_torchtune(ask);
+  else if (which < 7)
+    ask_of_litgpt(ask);
+  else
+    ask_of_unsloth(ask);
   ask.sometimes(3, "recompute", {"none", "full", "ops:torchtitan"});
-  ask.sometimes(6, "precision", {"fp8-mixed", "fp32", "bf16"});
-  ask.sometimes(8, "loss", {"full", "chunked"});
+  ask.sometimes(10, "precision", {"fp32", "bf16"});
+  ask.sometimes(12, "loss", {"full", "chunked"});
   ask.sometimes(8, "optimizer-impl", {"foreach", "fused"});
-  ask.sometimes(8, "offload", {"activations", "params"});
 }
 
 }  // namespace
