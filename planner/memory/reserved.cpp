@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/memory/caching_allocator.h"
+#include "planner/memory/known_replays.h"
 #include "planner/memory/step_requests.h"
 
 namespace plimsoll::planner {
@@ -24,6 +25,7 @@ class Replay {
       : program_(program),
         timeline_(timeline),
         start_(start),
+        conf_(conf),
         watch_(watch),
         may_flush_(room.may_flush),
         allocator_(room, conf),
@@ -48,6 +50,36 @@ class Replay {
     return made;
   }
 
+  // Of all that decides what run() and run_unluckily() come to where the driver gives without end.
+  RequestHash::Value hash() const {
+    RequestHash hash;
+    for (const Request& r : requests_.of_step()) add(r, hash);
+    hash.add(std::int64_t{-1});
+    for (const auto* among : {&requests_.staying(), &requests_.later()}) {
+      for (const std::int32_t i : *among) {
+        const Lifetime& life = timeline_.lifetimes[static_cast<std::size_t>(i)];
+        hash.add(static_cast<std::uint64_t>(life.tensor), static_cast<std::uint64_t>(life.instance),
+                 is_state(life) ? 1 : 0);
+        requests_.each_part(i, [&](const Request& part) { add(part, hash); });
+      }
+      hash.add(std::int64_t{-2});
+    }
+    for (const auto* events : {&start_.events(), &start_.later_events()}) {
+      for (const StartEvent& event : *events) {
+        hash.add(static_cast<std::uint64_t>(event.kind), static_cast<std::uint64_t>(event.first),
+                 static_cast<std::uint64_t>(event.last));
+        hash.add(event.bytes.value());
+        hash.add(event.instance);
+      }
+      hash.add(std::int64_t{-3});
+    }
+    hash.add(std::int64_t{conf_.expandable_segments});
+    hash.add(conf_.max_split_size ? conf_.max_split_size->value() : -1);
+    hash.add(conf_.max_non_split_rounding.value());
+    for (const std::int64_t steps : conf_.roundup_power2_divisions) hash.add(steps);
+    return hash.value();
+  }
+
   // After run(). Nothing where the room ends.
   std::optional<Bytes> run_unluckily() {
     allocator_.be_unlucky();
@@ -62,6 +94,17 @@ class Replay {
             now.malloced - before.malloced, now.freed - before.freed};
   }
 
+  // Whose step it is of, and of which lifetime a block, changes nothing but what a watch is told.
+  static void add(const Request& r, RequestHash& hash) {
+    hash.add(static_cast<std::uint64_t>(r.kind) | static_cast<std::uint64_t>(r.stream) << 8 |
+                 static_cast<std::uint64_t>(r.block) << 16,
+             static_cast<std::uint64_t>(r.from), static_cast<std::uint64_t>(r.bytes.value()));
+  }
+
+  bool is_state(const Lifetime& life) const {
+    const TensorDecl& tensor = program_.tensors[static_cast<std::size_t>(life.tensor)];
+    return tensor.category == Category::optimizer;
+  }
   bool is_there(std::int32_t block) const { return handles_[static_cast<std::size_t>(block)] >= 0; }
 
   std::optional<Handle> ask(const Request& request) {
@@ -170,15 +213,15 @@ class Replay {
   // Everything that stays but the optimizer's states.
   bool persistent() {
     return std::ranges::all_of(requests_.staying(), [&](std::int32_t i) {
-      const Lifetime& life = timeline_.lifetimes[static_cast<std::size_t>(i)];
-      const TensorDecl& tensor = program_.tensors[static_cast<std::size_t>(life.tensor)];
-      return tensor.category == Category::optimizer || is_there(i) || take_all(i);
+      return is_state(timeline_.lifetimes[static_cast<std::size_t>(i)]) || is_there(i) ||
+             take_all(i);
     });
   }
 
   const StepProgram& program_;
   const Timeline& timeline_;
   const Start& start_;
+  const models::AllocatorConf& conf_;
   const AllocationWatch& watch_;
   bool first_step_ = true;
   bool may_flush_;
@@ -200,8 +243,15 @@ Reserved replay_on(const StepProgram& program, const Timeline& timeline, Room ro
                    std::optional<Bytes>& unlucky) {
   const AllocationWatch nobody;
   Replay replay(program, timeline, room, start, conf, nobody);
+  std::optional<RequestHash::Value> hash;
+  if (!room.limit) hash = replay.hash();
+  if (const auto known = hash ? find_replay(*hash) : std::nullopt) {
+    unlucky = known->unlucky;
+    return known->needed;
+  }
   const Reserved planned = replay.run();
   unlucky = planned.fits ? replay.run_unluckily() : std::nullopt;
+  if (hash) remember_replay(*hash, {planned, unlucky});
   return planned;
 }
 
