@@ -64,6 +64,11 @@ struct Changes {
     if (!stack.runs_transformers) return "";
     return what + ": no option of a trainer switches it on; export writes the code";
   }
+  // Of the code whose step is planned (stacks/pytorch/refusals_code.cpp, refusals.cpp).
+  bool accumulates() const {
+    return !models::is_torchtitan(s.code) && !(models::is_torchtune(s.code) && s.gpus > 1) &&
+           !s.optimizer_in_backward;
+  }
   void add_free();
   void add_recomputation();
   void add_batches();
@@ -113,7 +118,7 @@ void Changes::add_recomputation() {
         Price::time, "--recompute selective",
         [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::selective}; },
         needs_code("selective recomputation"));
-  if (kind == RecomputeKind::none || kind == RecomputeKind::selective)
+  if (kind == RecomputeKind::none || kind == RecomputeKind::selective || kind == RecomputeKind::ops)
     add(Price::time, "--recompute full",
         [](Question& c) { c.strategy.recompute = {.kind = RecomputeKind::full}; });
 }
@@ -121,8 +126,8 @@ void Changes::add_recomputation() {
 void Changes::add_batches() {
   const std::int64_t steps = q.batch.grad_accum * q.batch.micro_batch;
   const bool derived = has(q.given, "global-batch");  // accumulation follows from it
-  if (q.batch.micro_batch == 1 || q.batch.is_drawn() || (derived && has(q.given, "grad-accum")) ||
-      has(q.fixed, "global-batch"))
+  if (q.batch.micro_batch == 1 || !accumulates() || q.batch.is_drawn() ||
+      (derived && has(q.given, "grad-accum")) || has(q.fixed, "global-batch"))
     return;
   add(Price::time, "--micro-batch 1" + (derived ? "" : " --grad-accum " + std::to_string(steps)),
       [steps](Question& c) {
@@ -184,6 +189,13 @@ void Changes::add_gpus() {
 }
 
 void Changes::add_concessions() {
+  for (std::int64_t fewer = q.batch.micro_batch / 2;
+       fewer >= 1 && !accumulates() && !q.batch.is_drawn() && !has(q.given, "global-batch");
+       fewer /= 2)
+    add(
+        Price::task, "--micro-batch " + std::to_string(fewer),
+        [fewer](Question& c) { c.batch.micro_batch = fewer; },
+        "fewer sequences a step: this code accumulates no gradients");
   const std::int64_t longest = q.batch.is_drawn() ? 0 : q.batch.seq_len;
   for (std::int64_t i = 1; i <= kHalvings && longest >> i >= kShortest; ++i) {
     const std::int64_t tokens = q.batch.seq_len >> i;

@@ -239,6 +239,17 @@ TEST_CASE("a micro-batch is cut into micro-steps, where nothing fixes how many t
   CHECK(cut.batch.grad_accum == 12);
 }
 
+TEST_CASE("code that accumulates no gradients gives up sequences of its step") {
+  const auto asked = [](Question& q) {
+    q.strategy.code = models::ModelCode::torchtitan_0_2_2;
+    q.strategy.recompute = {.kind = RecomputeKind::ops};
+    q.batch.micro_batch = 5;
+  };
+  CHECK(offered(asked) ==
+        Lines{"1.0 --recompute full", "3.0 --micro-batch 2", "3.1 --micro-batch 1"});
+  CHECK(after(asked, "--micro-batch 2").batch.micro_batch == 2);
+}
+
 TEST_CASE("lengths are halved three times, and to 512 tokens at the least") {
   const auto lengths = [](std::int64_t tokens) {
     return further([=](Question& q) { q.batch.seq_len = tokens; });
