@@ -92,7 +92,7 @@ constexpr Option kPlanOptions[] = {
            "torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)"}
         .at("stack/model_code")
         .one_of(kNamesOf<ModelCode>)
-        .fixing("stack", "zero", "recompute")
+        .fixing("stack")
         .of_a_step(),
 
     Option{"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"}

@@ -197,6 +197,16 @@ class Recommend(unittest.TestCase):
         self.assertEqual({w["strategy"]["zero"] for w in workloads}, {2, 3})
         self.assertEqual({w["stack"]["fsdp_version"] for w in workloads}, {1})
 
+    def test_whose_code_it_is_leaves_sharding_and_recomputation_open(self):
+        # torchtitan's shards always: with its stage held at 0 nothing could be planned. 8B without recomputation needs
+        # 85 GiB at the high end.
+        status, document = recommendation("llama-3.1-8b", "--gpu", "h100", "--gpus", "8", "--model-code",
+                                          "torchtitan@0.2.2", "--seq-len", "8192")
+        self.assertEqual(status, 0)
+        for ranked in document["ranked"]:
+            self.assertEqual(ranked["plan"]["workload"]["strategy"]["zero"], 3)
+            self.assertEqual(ranked["plan"]["workload"]["strategy"]["recompute"], "full")
+
     def test_a_deepspeed_file_holds_what_it_settles(self):
         auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
                 "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}
