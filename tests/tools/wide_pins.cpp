@@ -12,6 +12,7 @@
 #include "reports/plan_json.h"
 #include "reports/plan_table.h"
 #include "tests/tools/wide_question.h"
+#include "tools/cli/doors.h"
 #include "tools/cli/explain.h"
 #include "tools/cli/request.h"
 
@@ -125,24 +126,58 @@ std::optional<std::string> named_in(const std::string& refusal, const Given& giv
 
 }  // namespace
 
-std::string wide_pin(std::uint64_t number) {
-  WideQuestion asked = wide_question(number);
-  std::string refusals;
-  for (std::size_t tries = 0; tries < kMostTries; ++tries) {
+namespace {
+
+// `answer` of the question, asked again without what a refusal names.
+template <class Answer>
+std::string pin(const std::string& name, WideQuestion asked, Answer answer) {
+  std::string refusals, line;
+  for (std::size_t tries = 0; tries < kMostTries && line.empty(); ++tries) {
     try {
-      const std::string line = answered(number, asked);
-      return fmt::format("{} {} refused:{} | {}{}", number, line, short_hash(refusals), asked.model,
-                         text_of(asked.given));
+      line = answer(asked) + ' ';
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::internal) throw;
       refusals += error.message() + '\n';
-      const std::optional<std::string> name = named_in(error.message(), asked.given);
-      if (!name) break;
-      asked.given = with(asked.given, *name, "");
+      const std::optional<std::string> option = named_in(error.message(), asked.given);
+      if (!option) break;
+      asked.given = with(asked.given, *option, "");
     }
   }
-  return fmt::format("{} refused:{} | {}{}", number, short_hash(refusals), asked.model,
+  return fmt::format("{} {}refused:{} | {}{}", name, line, short_hash(refusals), asked.model,
                      text_of(asked.given));
+}
+
+// This build's version and commit.
+void drop_tool(Json& value) {
+  if (value.is_object()) value.erase("tool");
+  if (value.is_structured())
+    for (Json& member : value) drop_tool(member);
+}
+
+// Without what is another each time: how long it took, and how many were evaluated meanwhile.
+std::string recommended(const WideQuestion& asked) {
+  tools::CommandLine line;
+  line.argument = asked.model;
+  line.options = options_of(asked.given);
+  line.options.add("threads", "1");
+  line.options.add("quiet", "");
+  Json document = Json::parse(tools::recommend_document(line));
+  for (const char* key : {"elapsed_seconds", "evaluated", "search"}) document.erase(key);
+  drop_tool(document);
+  const Json& ranked = document["ranked"];
+  const std::string first = ranked.empty() ? "nothing" : ranked[0]["command"].get<std::string>();
+  return fmt::format("{} [{}]", parts_of(document.dump()), first);
+}
+
+}  // namespace
+
+std::string wide_pin(std::uint64_t number) {
+  return pin(std::to_string(number), wide_question(number),
+             [&](const WideQuestion& asked) { return answered(number, asked); });
+}
+
+std::string wide_search_pin(std::uint64_t number) {
+  return pin('s' + std::to_string(number), wide_search(number), recommended);
 }
 
 }  // namespace plimsoll::tests

@@ -269,7 +269,39 @@ void ask_of_trainer(Asking& ask) {
   ask.sometimes(8, "optimizer-impl", {"foreach", "fused"});
 }
 
+void ask_what_is_looked_for(Asking& ask) {
+  const std::string objective =
+      ask.of({"throughput", "throughput", "cost", "memory", "gpus", "batch", "context"});
+  ask.add("objective", {objective.c_str()});
+  if (objective != "context") ask.add("seq-len", {"512", "1024", "2048", "4096"});
+  if (objective != "batch") ask.sometimes(3, "global-batch", {"8", "24", "64"});
+  ask.sometimes(3, "top", {"1", "5"});
+  ask.sometimes(3, "min-headroom", {"0", "2GiB"});
+  ask.sometimes(5, "tokens", {"1e9"});
+  ask.sometimes(8, "only", {"zero=3", "stack=pytorch"});
+  ask.sometimes(8, "without", {"stack=deepspeed", "recompute=none"});
+}
+
 }  // namespace
+
+WideQuestion wide_search(std::uint64_t number) {
+  Asking ask(number + (std::uint64_t{1} << 32));
+  ask.out.model = ask.of(
+      {"gpt2", "pythia-160m", "qwen2.5-0.5b", "llama-3.2-1b", "qwen3-4b", "gemma-2b", "opt-1.3b"});
+  ask.add("gpu", {"h100", "a100-40gb", "rtx-4090", "t4", "l40s"});
+  ask.add("gpus", {"1", "2", "4", "8", "16"});
+  ask.sometimes(3, "stack", {"pytorch", "deepspeed", "plimsoll"});
+  ask.sometimes(4, "zero", {"1", "2", "3"});
+  ask.sometimes(5, "recompute", {"none", "full"});
+  ask.sometimes(5, "precision", {"bf16", "fp16-mixed"});
+  ask.sometimes(5, "lora-rank", {"16"});
+  ask.sometimes(6, "optimizer", {"sgd", "adam8bit"});
+  ask.sometimes(8, "quantize", {"nf4-dq"});
+  ask.sometimes(6, "micro-batch", {"1", "4"});
+  ask.sometimes(8, "kernels", {"eager", "liger"});
+  ask_what_is_looked_for(ask);
+  return ask.out;
+}
 
 WideQuestion wide_question(std::uint64_t number) {
   Asking ask(number);

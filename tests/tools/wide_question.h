@@ -16,5 +16,7 @@ struct WideQuestion {
 
 // The same on every machine. Some are refused: options do not know of each other here.
 WideQuestion wide_question(std::uint64_t number);
+// The same of `recommend`: what is given, and what is looked for.
+WideQuestion wide_search(std::uint64_t number);
 
 }  // namespace plimsoll::tests

@@ -21,7 +21,6 @@ void refuse_dora(const models::Strategy& s) {
   };
   const bool sharded = s.data.zero >= 2;
   refuse_if(is_fsdp1(s), "--fsdp-version 1");
-  refuse_if(s.compile != models::Compile::no, "--compile");
   refuse_if(s.kernels == models::Kernels::fused, "--kernels fused");
   refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
   refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
@@ -50,7 +49,6 @@ void refuse_vectors(const models::Strategy& s) {
           [&] { return asked + " with " + with + " is not modelled yet"; });
   };
   refuse_if(s.data.zero >= 2, "FSDP");
-  refuse_if(s.compile != models::Compile::no, "--compile");
   refuse_if(s.kernels != models::Kernels::eager, "--kernels other than eager");
   refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
   refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
