@@ -77,6 +77,11 @@ void judge_load(const Question& question, Plan& plan) {
          "assumed",
          "transformers 5.17, quantizers/quantizer_mxfp4.py (Mxfp4Config(dequantize=True)); one "
          "that is in bf16 already is not unpacked"});
+  if (question.load.packed)
+    plan.assumptions.push_back({"checkpoint that is loaded",
+                                "\"packed already, as the model's config says\"", "derived",
+                                "transformers 5.17, integrations/bitsandbytes.py "
+                                "(Bnb4bitDeserialize, Bnb8bitDeserialize)"});
   load.device = load.needed + plan.overhead.total();
   load.decides = load.device > plan.device;
   load.fits = !plan.usable || load.device <= *plan.usable;

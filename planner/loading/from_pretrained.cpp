@@ -76,6 +76,7 @@ class Loader {
   void load(std::size_t i) {
     const Weight& weight = model_.weights[i];
     device_.at(weight.name);
+    if (weight.packed != nullptr && question_.load.packed) return load_packed(weight);
     const Device::Block loaded = materialize(weight);
     if (weight.packed == nullptr) {
       model_.blocks[i] = loaded;
@@ -89,7 +90,19 @@ class Loader {
     device_.free(loaded);
   }
 
+  // Bnb4bitDeserialize, Bnb8bitDeserialize: what the checkpoint has of a weight is what the model
+  // has, in the order of names (threads load, and may be ahead). A text or a mark of a few bytes
+  // goes as it is read; what all scales are moved by stands in that text.
+  void load_packed(const Weight& weight) {
+    const bool rows = weight.packed->gemm == PackedGemm::int8;
+    for (const models::PackedTensor& part : models::packed_tensors(
+             *weight.packed, weight.unpacked, question_.strategy.quantize->held_in))
+      device_.take(part.bytes());
+    device_.take_and_free(rows ? Bytes(1) : Bytes(kStateText));
+  }
+
  private:
+  static constexpr std::int64_t kStateText = 180;  // quant_state.bitsandbytes__nf4, at most a block
   static constexpr std::int64_t kRowsAtOnce = 32768 * 1024;
 
   // Half of each byte as an index: in 8 bits, in 32, and in 64 for the kernel that reads the table.

@@ -112,12 +112,16 @@ void refuse_load(const Question& question) {
   refuse_model(*question.model, s.transformers);
   refuse_unpacking(*question.model, s);
   refuse_adapters(*question.model, s);
+  const bool measured = s.transformers.major == 5 && s.transformers.minor == 17;
+  if (question.load.packed && !measured)
+    refuse("of a packed checkpoint with --transformers-version " + models::text_of(s.transformers),
+           "5.17 was read and measured");
   using models::PackedGemm;
   if (s.quantize && s.quantize->storage->gemm != PackedGemm::dequantizes &&
       s.quantize->storage->gemm != PackedGemm::int8)
     refuse("with --quantize " + std::string(s.quantize->storage->name),
-           "planned are weights that bitsandbytes packs as they are loaded (nf4, nf4-dq, fp4, "
-           "int8)");
+           "planned are weights that bitsandbytes packs as they are loaded, or packed before (nf4, "
+           "nf4-dq, fp4, int8)");
 }
 
 }  // namespace plimsoll::planner::loading

@@ -94,6 +94,12 @@ class ProgramBuilder {
   SymBytes bytes_of(models::TensorId tensor) const;
   void set_bytes(models::TensorId tensor, SymBytes bytes);
   OpBuilder op(const char* name, models::Phase phase);
+  OpBuilder last_op() { return {program_, program_.ops.size() - 1, sizes_}; }
+  // Where the next operand stands; one that was written becomes the instance before this one.
+  std::size_t operands() const { return program_.operands.size(); }
+  void set_before(std::size_t operand, models::TensorId tensor) {
+    program_.operands[operand] = {tensor, models::kNoTensor, -1, models::Access::release};
+  }
   // Whether who replays an allocator asked for an op's blocks; of the op that was written last.
   bool keeps_blocks() const { return blocks_ != nullptr; }
   void blocks(BlockEvents events) { blocks_->add(program_.ops.size() - 1, std::move(events)); }

@@ -110,7 +110,9 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   if (s.device != models::Device::cuda || !question.cluster.gpu) return;
   const TimeModel model(parts, question.cluster);
   if (!model.knows(s.precision)) return;
-  const bool by_host = s.offload.optimizer || s.offload.params;
+  // Without checkpoints every saved tensor is copied: no run has shown what hides behind what.
+  const bool by_host = s.offload.optimizer || s.offload.params ||
+                       (s.offload.activations && s.recompute.kind == models::RecomputeKind::none);
   if (by_host || (s.offload.activations && question.cluster.gpu->pcie_bandwidth == 0)) {
     plan.assumptions.push_back(
         {"time", "null", "assumed",

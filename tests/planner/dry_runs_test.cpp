@@ -54,20 +54,6 @@ TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP with floats that hol
              20);
 }
 
-TEST_CASE("so are those of activations on the host, as TRL's trainers keep them there") {
-  // As other packed bases: their weights lie in larger blocks that were left while loading.
-  check_runs("dry_runs_activations.json",
-             {{"llama-2-7b-nf4-dq-kbit-2x2048-accum2-full", "peak 0.38 %"}}, 14);
-  check_host("dry_runs_activations.json");
-}
-
-// Models, precision, DDP, FSDP2, adapters, optimizer and batch by one seed: peaks within 0.025 %.
-TEST_CASE("so are those with activations on the host that were drawn when the plan was done") {
-  check_runs("dry_runs_activations_draw.json",
-             {{"10-gemma-3-1b", "reserved 15 %"}, {"bnb-2-olmo-2-7b", "peak 0.102 %"}}, 23);
-  check_host("dry_runs_activations_draw.json");
-}
-
 TEST_CASE("so are those of FSDP with parameters on the host, and what is there") {
   // Tiny FSDP1: a segment of 20 MiB of 196 to 246 is missed; the peaks are exact.
   check_runs("dry_runs_offload.json",

@@ -36,7 +36,9 @@ models::ModelSpec model_of(const json& model) {
 
 planner::Question question_of(const json& run, const models::ModelSpec& model) {
   planner::Question question{.model = &model, .strategy = tests::strategy_of(run["workload"])};
-  question.load = {.asked = true, .device_map = run["load"]["device_map"].is_string()};
+  question.load = {.asked = true,
+                   .device_map = run["load"]["device_map"].is_string(),
+                   .packed = run["load"].value("packed", false)};
   return question;
 }
 
@@ -83,6 +85,13 @@ Worst difference(const reports::Load& load, const json& stages) {
   return worst;
 }
 
+// Of a packed checkpoint four threads may have read a text or a mark of each weight, in a block of
+// its own, when the first is made a parameter.
+std::int64_t read_ahead(const planner::Question& question) {
+  const auto weights = planner::loading::weights_of(*question.model, question.strategy);
+  return 512 * std::ranges::count_if(weights, [](const auto& w) { return w.packed != nullptr; });
+}
+
 // Every stage to the byte; where four threads load (device_map without packing), within what a
 // block of another order leaves.
 void check_runs(const std::string& file, std::size_t least, std::size_t refusals = 0,
@@ -104,7 +113,10 @@ void check_runs(const std::string& file, std::size_t least, std::size_t refusals
     INFO("peak ", of_run.peak, ", stays ", of_run.resident, ", reserved ", of_run.reserved);
     const std::int64_t reserved = run["stages"]["from_pretrained"]["reserved_bytes"];
     const std::int64_t tolerance = std::max(kBlock, reserved * reserved_percent / 100);
-    if (question.load.device_map)
+    if (question.load.packed)
+      CHECK((of_run.peak <= read_ahead(question) && of_run.resident == 0 &&
+             of_run.reserved <= kBlock));
+    else if (question.load.device_map)
       CHECK((std::max(of_run.peak, of_run.resident) <= kBlock / 4 && of_run.reserved <= tolerance));
     else
       CHECK(of_run.is_exact());
@@ -137,6 +149,36 @@ TEST_CASE("loads of gpt-oss, whose checkpoint is unpacked from MXFP4") {
   // Six were drawn. A checkpoint of 120B is more than could be mapped. What is reserved follows how
   // far threads have loaded when each weight is unpacked: of 20B within a block.
   check_runs("load_runs_mxfp4.json", 11, 0, 15);
+}
+
+TEST_CASE("loads of checkpoints that bitsandbytes packed") {
+  check_runs("load_runs_packed.json", 26);
+}
+
+TEST_CASE("a packed checkpoint is loaded as it is, and by Transformers 5 alone") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  planner::Question question{.model = &model};
+  question.strategy.lora = models::Lora{.rank = 16, .targets = {"all-linear"}};
+  question.strategy.quantize = {.storage = models::find_packed_storage("nf4"), .kbit_prep = false};
+  question.strategy.param_dtype = DType::bf16;
+  question.load = {.asked = true, .packed = true};
+  // 973,078,528 values at half a byte, a scale in fp32 for 64 of them, a block of 512 bytes with
+  // the 16 values for each of 112 weights; 262,670,336 + 67,584 values in bf16; two blocks of
+  // frequencies.
+  const reports::Load load = planner::load_of(question);
+  CHECK(load.stages.front().resident ==
+        Bytes(486'539'264 + 60'817'408 + 112 * 512 + 2 * (262'668'288 + 67'584) + 2 * 512));
+  question.batch.seq_len = 64;
+  question.remedies = false;
+  const auto assumptions = planner::plan(question).assumptions;
+  CHECK(std::ranges::any_of(assumptions, [](const reports::Assumption& assumption) {
+    return assumption.what == "checkpoint that is loaded" &&
+           assumption.value.find("packed already") != std::string::npos;
+  }));
+  question.strategy.transformers = {4, 57, 6};
+  CHECK(refusal_of(question) ==
+        "--phase load of a packed checkpoint with --transformers-version 4.57.6: 5.17 was read and "
+        "measured");
 }
 
 TEST_CASE("an answer about gpt-oss's load says that its checkpoint is taken to be in MXFP4") {

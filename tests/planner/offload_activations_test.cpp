@@ -1,5 +1,5 @@
 // Activations on the host (planner/stacks/pytorch/offloading.h): what is refused, the host's bytes,
-// and the time that copies take. Device bytes are held against torch's own in dry_runs_test.cpp.
+// and the time that copies take. Device bytes: dry_runs_activations_test.cpp.
 #include <doctest/doctest.h>
 
 #include "models/model_catalog.h"
@@ -25,7 +25,7 @@ void pack(Refusable& a, const char* storage) {
 }
 }  // namespace
 
-TEST_CASE("activations are offloaded where each layer is a checkpoint, and little else is asked") {
+TEST_CASE("activations are offloaded where each layer is a checkpoint, or none is") {
   const auto offload = [](Refusable& a) {
     a.model = "llama-3.2-1b", a.s.offload.activations = true,
     a.s.recompute = {.kind = RecomputeKind::full};
@@ -38,9 +38,8 @@ TEST_CASE("activations are offloaded where each layer is a checkpoint, and littl
            [](Refusable& a) { a.s.offload.params = true; }},
           {"--offload activations with --offload-pin no",
            [](Refusable& a) { a.s.offload.pinned = false; }},
-          {"--offload activations is modelled with --recompute full",
-           [](Refusable& a) { a.s.recompute = {}; }},
-          {"--offload activations is modelled with --recompute full",
+          {kNothing, [](Refusable& a) { a.s.recompute = {}; }},
+          {"--offload activations is modelled with --recompute none, or full",
            [](Refusable& a) { a.s.recompute = {.kind = RecomputeKind::sqrt}; }},
           {"--offload activations with Transformers before 5.0",
            [](Refusable& a) {
@@ -68,6 +67,37 @@ TEST_CASE("activations are offloaded where each layer is a checkpoint, and littl
       offload);
 }
 
+TEST_CASE("without checkpoints they are offloaded of steps whose nodes were traced") {
+  const auto offload = [](Refusable& a) {
+    a.model = "llama-3.2-1b", a.s.offload.activations = true;
+  };
+  const auto adapt = [](Refusable& a) { a.s.lora = models::Lora{.rank = 8}; };
+  check_refusals(
+      {
+          {kNothing, [](Refusable&) {}},
+          {kNothing, adapt},
+          {kNothing, [](Refusable& a) { pack(a, "nf4-dq"); }},
+          {kNothing, [](Refusable& a) { a.model = "mistral-7b-v0.1", a.batch.seq_len = 4095; }},
+          {"--offload activations without --recompute full is modelled with PyTorch's own flash",
+           [](Refusable& a) { a.model = "mistral-7b-v0.1", a.batch.seq_len = 4096; }},
+          {"--offload activations without --recompute full is modelled with PyTorch's own flash",
+           [](Refusable& a) { a.s.precision = models::Precision::fp32; }},
+          {"--offload activations without --recompute full is modelled with PyTorch's own flash",
+           [](Refusable& a) { a.s.attention = models::Attention::eager; }},
+          {"--offload activations without --recompute full is modelled with PyTorch's own flash",
+           [](Refusable& a) { a.s.attention = models::Attention::flash_2; }},
+          {"--offload activations without --recompute full is modelled of llama",
+           [](Refusable& a) { a.model = "phi-3-mini-4k"; }},
+          {"--offload activations without --recompute full is not modelled under FSDP",
+           [](Refusable& a) { shard_by_fsdp(a); }},
+          {"--offload activations without --recompute full is modelled with adapters",
+           [&](Refusable& a) { adapt(a), a.s.lora->dropout = 0.1; }},
+          {"--offload activations without --recompute full is modelled with adapters",
+           [&](Refusable& a) { adapt(a), a.s.lora->modules_to_save = {"lm_head"}; }},
+      },
+      offload);
+}
+
 // llama-3.2-1b, 16 layers of 2048, 128256 words; 1024 tokens in bf16. Pinned in powers of two: the
 // inputs of 16 layers, 4 MiB each; what the final norm saved: its input in fp32, 8 MiB, a
 // root of each row, 4 KiB, and the result, 4 MiB; log_softmax in fp32, 525,336,576 bytes, and so
@@ -90,6 +120,27 @@ TEST_CASE("the host keeps layers' inputs and what the norm and the loss saved") 
   CHECK(planner::plan(question).host_fits);
   question.cluster.host_memory = plan.host_pinned * 4 - Bytes(1);
   CHECK_FALSE(planner::plan(question).host_fits);
+}
+
+// The same model without checkpoints. Of a layer, in MiB: two norms' inputs in fp32, 8 each, and
+// what they normalized, 4 each; what q's and gate's projection read, 4 each; keys and values of
+// 512, 1 each, queries and the result of attention, 4 each; gate, up and their product of 8192, 16
+// each, and the activated gate; and the roots and the logarithms of sums, 4 KiB twice and 128 KiB.
+// Of the model: the final norm's and the loss's as above, token ids and targets, and cosines and
+// sines of 64, 128 KiB each.
+TEST_CASE("without checkpoints the host keeps what every node of a layer saved") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  planner::Question question;
+  question.model = &model;
+  question.strategy.precision = models::Precision::bf16;
+  question.strategy.offload.activations = true;
+  question.batch = {.seq_len = 1024};
+  const reports::Plan plan = planner::plan(question);
+  const std::int64_t mib = 1 << 20, kib = 1 << 10;
+  const std::int64_t layer =
+      (2 * 8 + 2 * 4 + 2 * 4 + 2 * 1 + 2 * 4 + 4 * 16) * mib + (2 * 4 + 128) * kib;
+  CHECK(plan.host_pinned == Bytes(16 * layer + (8 + 4 + 512) * mib + (4 + 8 + 8 + 2 * 128) * kib));
+  CHECK_FALSE(plan.time.step_seconds.has_value());
 }
 
 // Of 32 GB/s 0.8: 25.6. 2048 tokens: layers' inputs 2048 * 2048 * 16 * 2 = 134,217,728

@@ -25,6 +25,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs", {35, 37, 29, 39}},
     {"dry_runs_activations", {6, 7, 1, 7}},
     {"dry_runs_activations_draw", {6, 9, 1, 14}},
+    {"dry_runs_activations_none", {4, 7, 0, 4}},
+    {"dry_runs_activations_none_draw", {10, 12, 2, 16}},
     {"dry_runs_awq", {0, 12, 9, 0}},
     {"dry_runs_awq_4.57", {0, 11, 8, 0}},
     {"dry_runs_awq_5.23", {0, 8, 5, 0}},

@@ -68,10 +68,20 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
   CHECK(r.model->spec.notes.empty());
   CHECK(!ask(held, {}).question.strategy.quantize);  // nothing says that it is frozen
   // Its checkpoint holds packed weights, not those that are packed while they are loaded.
+  const Given load{{"lora-rank", "8"}, {"phase", "load"}};
+  CHECK(ask(held, load).question.load.packed);
+  CHECK(!ask(held, lora).question.load.packed);
+  const std::string other =
+      "--phase load: the model's config has a quantization_config, so its "
+      "checkpoint is packed as nf4 already: planned is what loading that takes "
+      "with adapters on it, and without --quantize";
+  CHECK_THROWS_WITH_AS(ask(held, {{"phase", "load"}}), other.c_str(), Error);
+  CHECK_THROWS_WITH_AS(ask(held, {{"lora-rank", "8"}, {"phase", "load"}, {"quantize", "nf4-dq"}}),
+                       other.c_str(), Error);
   CHECK_THROWS_WITH_AS(
-      ask(held, {{"phase", "load"}}),
+      ask(R"({"quant_method": "gptq", "bits": 4, "group_size": 128})", load),
       "--phase load: the model's config has a quantization_config, so its checkpoint is packed "
-      "already: what loading that takes is not planned yet",
+      "already: what loading that takes is planned of bitsandbytes' checkpoints alone",
       Error);
   CHECK(!ask(held, {}).model->spec.notes.empty());
   CHECK_THROWS_AS(ask(R"({"quant_method": "gptq", "bits": 8})", lora), Error);

@@ -1,6 +1,8 @@
 #include "tools/cli/phase.h"
 
 #include "models/config_reader.h"
+#include "models/storages.h"
+#include "tools/cli/quantized_config.h"
 #include "tools/cli/values.h"
 
 namespace plimsoll::tools {
@@ -18,13 +20,27 @@ void set_phase(const Options& options, planner::Question& question) {
   question.load.device_map = map != nullptr && *map == "auto";
 }
 
-void refuse_packed_checkpoint(const LoadedModel& model) {
+void use_packed_checkpoint(const LoadedModel& model, planner::Question& question) {
+  if (!question.load.asked) return;
   const models::Config config = models::Config::parse(model.config, model.spec.name);
   const std::optional<models::Config> packed = config.section("quantization_config");
-  if (!packed || packed->text("quant_method", "") == "mxfp4") return;  // that is unpacked
-  refuse_value("phase", "load",
-               "the model's config has a quantization_config, so its checkpoint is packed already: "
-               "what loading that takes is not planned yet");
+  const std::string method = packed ? packed->text("quant_method", "") : "";
+  if (!packed || method == "mxfp4") return;  // that is unpacked
+  const std::string is =
+      "the model's config has a quantization_config, so its checkpoint is packed ";
+  if (method != "bitsandbytes")
+    refuse_value("phase", "load",
+                 is + "already: what loading that takes is planned of "
+                      "bitsandbytes' checkpoints alone");
+  models::Quantization held;
+  const std::string name = bitsandbytes_storage(*packed, held);
+  const auto& asked = question.strategy.quantize;
+  if (!asked || asked->storage->name != name || asked->held_in != held.held_in)
+    refuse_value("phase", "load",
+                 is + "as " + name +
+                     " already: planned is what loading that takes with adapters "
+                     "on it, and without --quantize");
+  question.load.packed = true;
 }
 
 }  // namespace plimsoll::tools

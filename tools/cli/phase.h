@@ -3,12 +3,13 @@
 
 #include "planner/plan.h"
 #include "tools/cli/model_source.h"
-#include "tools/cli/options.h"
+#include "tools/cli/request.h"
 
 namespace plimsoll::tools {
 
 void set_phase(const Options& options, planner::Question& question);
-// Error{unsupported}: a checkpoint whose weights are packed already is read in another way.
-void refuse_packed_checkpoint(const LoadedModel& model);
+// Of --phase load: what the model's config says of its checkpoint. Error{unsupported}: it is packed
+// by others than bitsandbytes, or not as the question has it.
+void use_packed_checkpoint(const LoadedModel& model, planner::Question& question);
 
 }  // namespace plimsoll::tools

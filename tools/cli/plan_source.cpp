@@ -7,6 +7,7 @@
 #include "models/model_reader.h"
 #include "reports/workload_json.h"
 #include "tools/cli/layers_json.h"
+#include "tools/cli/phase.h"
 
 namespace plimsoll::tools {
 
@@ -76,6 +77,7 @@ Request request_from_plan(const std::string& text, const std::string& source) {
   const Config document = Config::parse(text, source);
   request.question.cluster = cluster_of(document);
   request.question.load = load_of(document, workload.strategy);
+  use_packed_checkpoint(*request.model, request.question);
   request.question.detail = planner::Detail::full;
   return request;
 }

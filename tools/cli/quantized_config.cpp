@@ -26,31 +26,6 @@ bool flag(const Config& config, const char* key) {
   return config.flag(key, false) || config.flag(saved, false);
 }
 
-// The storage's name; "": none that is planned.
-std::string bitsandbytes(const Config& config, models::Quantization& out) {
-  constexpr const char* kSkips = "llm_int8_skip_modules";
-  const std::vector<std::string> skips = config.texts(kSkips, 4096);
-  if (std::ranges::any_of(skips, [](const std::string& name) { return name != "lm_head"; }))
-    refuse(config, kSkips, "lm_head alone");
-  if (flag(config, "load_in_8bit")) {
-    if (config.real("llm_int8_threshold", 6) != 6) refuse(config, "llm_int8_threshold", "6.0");
-    for (const char* key : {"llm_int8_has_fp16_weight", "llm_int8_enable_fp32_cpu_offload"})
-      if (config.flag(key, false)) refuse(config, key, "false");
-    return "int8";
-  }
-  if (!flag(config, "load_in_4bit")) return "";
-  const std::string type = config.text("bnb_4bit_quant_type", "fp4");
-  const bool twice = config.flag("bnb_4bit_use_double_quant", false);
-  const std::string name = type + (twice ? "-dq" : "");
-  if (models::find_packed_storage(name) == nullptr)
-    refuse(config, "bnb_4bit_quant_type", "nf4, or fp4 without bnb_4bit_use_double_quant,");
-  const std::string held = config.text("bnb_4bit_quant_storage", "uint8");
-  const std::optional<DType> dtype = dtype_from(held);
-  if (held != "uint8" && !dtype) refuse(config, "bnb_4bit_quant_storage", "uint8 or a float type");
-  out.held_in = held == "uint8" ? DType::uint8 : *dtype;
-  return name;
-}
-
 std::string gptq(const Config& config) {
   if (config.count("bits", 4) != 4) refuse(config, "bits", "4");
   // -1 is no natural number.
@@ -130,6 +105,30 @@ void unpack_mxfp4(Request& request) {
 
 }  // namespace
 
+std::string bitsandbytes_storage(const Config& config, models::Quantization& out) {
+  constexpr const char* kSkips = "llm_int8_skip_modules";
+  const std::vector<std::string> skips = config.texts(kSkips, 4096);
+  if (std::ranges::any_of(skips, [](const std::string& name) { return name != "lm_head"; }))
+    refuse(config, kSkips, "lm_head alone");
+  if (flag(config, "load_in_8bit")) {
+    if (config.real("llm_int8_threshold", 6) != 6) refuse(config, "llm_int8_threshold", "6.0");
+    for (const char* key : {"llm_int8_has_fp16_weight", "llm_int8_enable_fp32_cpu_offload"})
+      if (config.flag(key, false)) refuse(config, key, "false");
+    return "int8";
+  }
+  if (!flag(config, "load_in_4bit")) return "";
+  const std::string type = config.text("bnb_4bit_quant_type", "fp4");
+  const bool twice = config.flag("bnb_4bit_use_double_quant", false);
+  const std::string name = type + (twice ? "-dq" : "");
+  if (models::find_packed_storage(name) == nullptr)
+    refuse(config, "bnb_4bit_quant_type", "nf4, or fp4 without bnb_4bit_use_double_quant,");
+  const std::string held = config.text("bnb_4bit_quant_storage", "uint8");
+  const std::optional<DType> dtype = dtype_from(held);
+  if (held != "uint8" && !dtype) refuse(config, "bnb_4bit_quant_storage", "uint8 or a float type");
+  out.held_in = held == "uint8" ? DType::uint8 : *dtype;
+  return name;
+}
+
 void apply_quantization_config(const Options& options, Request& request) {
   models::Strategy& s = request.question.strategy;
   if (s.quantize || options.has("quantize")) return;
@@ -140,7 +139,7 @@ void apply_quantization_config(const Options& options, Request& request) {
   const std::string method = config->text("quant_method", "");
   if (method == "mxfp4") return unpack_mxfp4(request);
   if (!s.lora) return;
-  const std::string name = method == "bitsandbytes" ? bitsandbytes(*config, packed)
+  const std::string name = method == "bitsandbytes" ? bitsandbytes_storage(*config, packed)
                            : method == "gptq"       ? gptq(*config)
                            : method == "awq"        ? awq(*config)
                            : method == "torchao"    ? torchao(*config)

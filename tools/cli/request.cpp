@@ -374,7 +374,7 @@ Request request_from(const std::string& model, const Options& options, Sources& 
       batch_from(options, question.strategy, request.model ? request.model->spec.max_positions : 0);
   if (request.model) use_data(options, request.model->spec.max_positions, request);
   set_phase(options, question);
-  if (question.load.asked && request.model) refuse_packed_checkpoint(*request.model);
+  if (request.model) use_packed_checkpoint(*request.model, question);
   if (options.has("detail")) question.detail = planner::Detail::full;
   for (const auto& [name, value] : options.given()) question.given.push_back(name);
   for (const std::string& note : options.notes()) request.notes.push_back(note);

@@ -16,7 +16,9 @@ goes through torch's caching allocator, so the figures after each of these stage
 "load": `device_map` null (the release's own: the host, and with bitsandbytes the GPU) or "auto"; the
 checkpoint's dtype is `checkpoint_dtype` of the case (the config's own where absent). `mxfp4`: gpt-oss's experts
 are packed in the checkpoint, as they are published, and unpacked while they are loaded
-(Mxfp4Config(dequantize=True)).
+(Mxfp4Config(dequantize=True)). `packed`: the checkpoint is bitsandbytes' own, as save_pretrained writes a model that
+was packed (QuantState.as_dict, Linear8bitLt._save_to_state_dict); what says how is read as it would be, but the
+device has zeros, so the answer is put in its place.
 """
 
 import argparse
@@ -61,7 +63,43 @@ def stored_tensors(name, shape, dtype, mxfp4):
             (name + "_scales", "U8", [experts, outputs, inputs // 32], groups)]
 
 
-def write_checkpoint(folder, workload, dtype, mxfp4=False):
+def packed_tensors(name, shape, kind):
+    """What bitsandbytes' checkpoint has of a linear's weight."""
+    out, values = shape[0], shape[0] * shape[1]
+    if kind == "int8":
+        return [(name, "I8", list(shape), values), (name[:-len("weight")] + "SCB", "F32", [out], 4 * out),
+                (name + "_format", "U8", [], 1)]
+    blocks = -(-values // 64)
+    tensors = [(name, "U8", [values // 2, 1], values // 2), (name + ".quant_map", "F32", [16], 64),
+               (f"{name}.quant_state.bitsandbytes__{kind[:3]}", "U8", [180], 180)]
+    if not kind.endswith("-dq"):
+        return tensors + [(name + ".absmax", "F32", [blocks], 4 * blocks)]
+    nested = -(-blocks // 256)
+    return tensors + [(name + ".absmax", "U8", [blocks], blocks), (name + ".nested_quant_map", "F32", [256], 1024),
+                      (name + ".nested_absmax", "F32", [nested], 4 * nested)]
+
+
+def stored_state(kind):
+    state = {"quant_type": kind[:3], "blocksize": 64, "dtype": "bfloat16", "shape": None}
+    nested = {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.05}
+    return {**state, **(nested if kind.endswith("-dq") else {})}
+
+
+def bitsandbytes_config(strategy):
+    import torch
+    import torch_measure
+    import transformers
+    kind = strategy["quantize"]
+    if kind == "int8":
+        return transformers.BitsAndBytesConfig(load_in_8bit=True)
+    storage = strategy["quant_storage"] or "uint8"
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type=kind[:3], bnb_4bit_use_double_quant=kind.endswith("-dq"),
+        bnb_4bit_compute_dtype=torch_measure.torch_dtype(strategy["precision"].split("-")[0]),
+        bnb_4bit_quant_storage=torch.uint8 if storage == "uint8" else torch_measure.torch_dtype(storage))
+
+
+def write_checkpoint(folder, workload, dtype, mxfp4=False, packed=False):
     """config.json and one safetensors file, whose tensors are a hole."""
     import torch
     import torch_measure
@@ -73,6 +111,12 @@ def write_checkpoint(folder, workload, dtype, mxfp4=False):
     if mxfp4:
         config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": [
             "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    kind = workload["strategy"]["quantize"] if packed else None
+    linears = set()
+    if kind:
+        config.quantization_config = bitsandbytes_config(workload["strategy"]).to_dict()
+        linears = {name + ".weight" for name, module in model.named_modules()
+                   if type(module) is torch.nn.Linear and module is not model.get_output_embeddings()}
     config.save_pretrained(folder)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     kept = {name for name, _ in model.named_parameters()}  # a tied one once
@@ -80,8 +124,10 @@ def write_checkpoint(folder, workload, dtype, mxfp4=False):
     for name, tensor in sorted(model.state_dict().items()):
         if name not in kept or (name in tied and config.tie_word_embeddings):
             continue
-        for stored, kind, shape, size in stored_tensors(name, list(tensor.shape), dtype, mxfp4):
-            header[stored] = {"dtype": kind, "shape": shape, "data_offsets": [end, end + size]}
+        stored_here = packed_tensors(name, tensor.shape, kind) if name in linears else \
+            stored_tensors(name, list(tensor.shape), dtype, mxfp4)
+        for stored, element, shape, size in stored_here:
+            header[stored] = {"dtype": element, "shape": shape, "data_offsets": [end, end + size]}
             end += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -100,14 +146,11 @@ def from_pretrained(folder, workload, load):
         arguments["device_map"] = load["device_map"]
     if load.get("mxfp4"):
         arguments["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
-    if kind == "int8":
-        arguments["quantization_config"] = transformers.BitsAndBytesConfig(load_in_8bit=True)
+    if kind and load.get("packed"):
+        import bitsandbytes.functional as functional
+        functional.unpack_tensor_to_dict = lambda data: data.cpu() is not None and stored_state(kind)
     elif kind:
-        storage = strategy["quant_storage"] or "uint8"
-        arguments["quantization_config"] = transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type=kind[:3], bnb_4bit_use_double_quant=kind.endswith("-dq"),
-            bnb_4bit_compute_dtype=torch_measure.torch_dtype(strategy["precision"].split("-")[0]),
-            bnb_4bit_quant_storage=torch.uint8 if storage == "uint8" else torch_measure.torch_dtype(storage))
+        arguments["quantization_config"] = bitsandbytes_config(strategy)
     arguments[torch_measure.dtype_argument()] = torch_measure.torch_dtype(strategy["param_dtype"])
     of = torch_measure.auto_class(workload["model"]["config"]["model_type"])
     return of.from_pretrained(folder, **arguments)
@@ -139,7 +182,7 @@ def run_here(case):
     torch.zeros(0, device="cuda")
     result = {"case": case["name"], "workload": workload, "load": load, "stages": {}}
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoint(folder, workload, load["checkpoint_dtype"], load.get("mxfp4", False))
+        write_checkpoint(folder, workload, load["checkpoint_dtype"], load.get("mxfp4", False), load.get("packed", False))
         if case.get("history"):
             torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
         made = stages(workload, load, folder)

@@ -72,7 +72,8 @@ inline WeightGemm adapter_b(const LinearPart& part, DType dtype, bool weight_is_
           .bias = part.lora_bias,
           .trains_bias = part.lora_bias,
           .adapter = true,
-          .weight_is_cast = weight_is_cast};
+          .weight_is_cast = weight_is_cast,
+          .reads_made = true};
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -195,6 +195,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   if (unpads()) s.out = pad(names, given, s);
   if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
+  if (hooks_.any() && (given.q_grad || given.k_grad || given.v_grad)) save_fused(names, dtype, s);
 }
 
 std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
@@ -269,9 +270,12 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   Grads d{temporary(names.q.grad_cast, real(q_values()), dtype),
           temporary(names.k.grad_cast, real(k_values), dtype),
           temporary(names.v.grad_cast, real(k_values), dtype)};
+  hooks_.bring(s.node);
   auto backward = op(names.out);
-  backward.read(s.starts).read(s.longest);
-  backward.read(d_out).read(s.q).read(s.k).read(s.v).read(s.mask).read(s.fused_out).read(s.lse);
+  hooks_.attach(backward, s.node);
+  backward.read(s.starts).read(s.longest).read(s.mask).read(d_out);
+  for (const TensorId kept : {s.q, s.k, s.v, s.fused_out, s.lse})
+    backward.read(hooks_.brought(s.node, kept));
   backward.read(s.seed).read(s.offset).write(d[0]).write(d[1]).write(d[2]);
   // Five products where the forward has two (FlashAttention-2, arXiv 2307.08691, algorithm 2).
   b_.work().attends({true, dtype, 2.5 * fused_flops()});
@@ -336,7 +340,8 @@ std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
 // is a copy where the output was laid out like the queries. cuDNN and the flash_attn package take
 // any strides of the first axes (flash_attn_interface.py, maybe_contiguous).
 SymBytes AttentionWriter::copied_out(const AttentionInput& in) const {
-  const bool copies = in.heads_first && rules_.sdpa != Rules::Sdpa::cudnn && !packaged();
+  const bool copies =
+      (in.heads_first || hooks_.any()) && rules_.sdpa != Rules::Sdpa::cudnn && !packaged();
   return copies ? bytes(q_values(), regime_.compute) : SymBytes();
 }
 

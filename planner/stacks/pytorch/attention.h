@@ -109,6 +109,7 @@ class AttentionWriter : public ModuleWriter {
   void run(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   AttentionInput prepare(const AttentionNames&, AttentionInput);
   SymBytes fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
+  void save_fused(const AttentionNames&, DType dtype, AttentionSaved&);
   void pad_mask(OpBuilder, SymBytes plain, const AttentionSaved&);
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,

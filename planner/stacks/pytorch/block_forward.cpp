@@ -35,6 +35,7 @@ void LayerSaved::begin(const BlockPlan& plan) {
   experts.assign(plan.layer->experts.size(), {});
   activations.assign(plan.activations, {});
   masks.assign(plan.dropouts, kNoTensor);
+  nodes.assign(plan.nodes.size(), kNoNode);
   attributes.clear();
 }
 
@@ -302,6 +303,7 @@ void BlockWriter::run_activation(const NodePlan& at, bool stops, LayerSaved& s) 
     default:
       if (stops && at.node->activation != Activation::relu) return stop_at(at, s);
       s.of(out) = copy(name, s.of(in), values_of(in), dtype_of(out), kKept);
+      save_values(at, {at.node->activation == Activation::relu ? out : in, models::kNoValue}, s);
   }
 }
 
@@ -319,6 +321,7 @@ void BlockWriter::run_multiply(const NodePlan& at, bool stops, LayerSaved& s) {
   const ValueId out = at.node->out[0];
   s.of(out) = make(at.names->name, values_of(out), dtype_of(out));
   op(at.names->name).read(s.of(a)).read(s.of(b)).write(s.of(out));
+  save_values(at, {grad_of(a) ? b : models::kNoValue, grad_of(b) ? a : models::kNoValue}, s);
 }
 
 void BlockWriter::run_add(const NodePlan& at, Ref output, LayerSaved& s) {

@@ -69,6 +69,9 @@ struct BlockPlan {
   std::size_t attentions = 0, activations = 0, dropouts = 0;
 
   const ValuePlan& value(models::ValueId id) const { return values[static_cast<std::size_t>(id)]; }
+  std::size_t place_of(const NodePlan& at) const {
+    return static_cast<std::size_t>(&at - nodes.data());
+  }
   bool sliding = false;
   bool sums_apart = false;  // KernelPatch's
   bool input_grad() const { return values[models::kBlockInput].grad; }

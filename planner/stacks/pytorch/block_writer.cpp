@@ -281,8 +281,8 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
   const bool stored = path() == AttentionPath::eager || path() == AttentionPath::math;
   // flash_attn makes gradients with the strides of what it was given: of a cache's, of heads first.
   const bool cached = packaged() && tokens_.prefix > 0;
-  const bool strided =
-      stored || cached || (masked() && grouped()) || (d_.repeats_heads_first && repeats());
+  const bool strided = hooks_.any() || stored || cached || (masked() && grouped()) ||
+                       (d_.repeats_heads_first && repeats());
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
   gradient(q) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
   gradient(k) = {d[1], false, cached ? names.k.grad_laid_out : nullptr};
@@ -314,7 +314,11 @@ void BlockWriter::activation_back(const NodePlan& at, const LayerSaved& s) {
   // ReLU keeps its result (derivatives.yaml, threshold_backward), the others their input.
   const bool relu = at.node->activation == Activation::relu;
   const TensorId d_in = temporary(plan_->value(in).grad_name, values_of(in), dtype_of(in));
-  op(at.names->name).read(d).read(s.of(relu ? out : in)).write(d_in);
+  const std::int32_t saved = s.nodes[plan_->place_of(at)];
+  hooks_.bring(saved);
+  auto activation = op(at.names->name);
+  activation.read(d).read(hooks_.brought(saved, s.of(relu ? out : in))).write(d_in);
+  hooks_.attach(activation, saved);
   gradient(in) = {d_in};
 }
 
@@ -327,10 +331,13 @@ void BlockWriter::multiply_back(const NodePlan& at, const LayerSaved& s) {
                        : kNoTensor;
   };
   const TensorId d_a = of(a), d_b = of(b);
+  const std::int32_t saved = s.nodes[plan_->place_of(at)];
+  hooks_.bring(saved);
   auto product = op(at.names->name);
+  hooks_.attach(product, saved);
   product.read(gradient(at.node->out[0]).tensor).write(d_a).write(d_b);
-  if (grad_of(a)) product.read(s.of(b));
-  if (grad_of(b)) product.read(s.of(a));
+  if (grad_of(a)) product.read(hooks_.brought(saved, s.of(b)));
+  if (grad_of(b)) product.read(hooks_.brought(saved, s.of(a)));
   gradient(a) = {d_a};
   gradient(b) = {d_b};
 }

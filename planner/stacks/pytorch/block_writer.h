@@ -85,6 +85,7 @@ class BlockWriter : public AttentionWriter {
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, bool takes, LayerSaved& s);
   void stop_at(const NodePlan& at, const LayerSaved& s);
+  void save_values(const NodePlan& at, std::array<models::ValueId, 2> values, LayerSaved& s);
   void run_activation(const NodePlan& at, bool stops, LayerSaved& s);
   void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, bool stops,
                     LayerSaved& s);
@@ -94,7 +95,7 @@ class BlockWriter : public AttentionWriter {
   void pair_rotary(const NodePlan&at, LayerSaved&s), pair_rotary_back(const NodePlan&at);
   void joined_rotary(const NodePlan&at, LayerSaved&s), joined_rotary_back(const NodePlan&at);
   std::pair<TapePart, TapeCounts> joined_rotary_of(const NodePlan& at, std::size_t i) const;
-  void run_experts(const NodePlan& at, bool stops, LayerSaved& s);  // experts.cpp
+  void run_experts(const NodePlan&, bool stops, LayerSaved&);  // experts.cpp
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
   void run_sequence(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
@@ -114,8 +115,8 @@ class BlockWriter : public AttentionWriter {
   void stream_norm_back(const NodePlan& at, const LayerSaved& s);
   void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
-  void experts_back(const NodePlan&, const LayerSaved&),
-      loop_back(const NodePlan&, const LayerSaved&);
+  void experts_back(const NodePlan&, const LayerSaved&);
+  void loop_back(const NodePlan&, const LayerSaved&);
   void add_back(const NodePlan&at), sequence_back(const NodePlan&at);
   bool shared(models::ValueId id) const;  // another value's backward is still to read the tensor
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
@@ -141,8 +142,7 @@ class BlockWriter : public AttentionWriter {
   Ref input_, d_input_;
   std::vector<Sum> gradients_;  // by value
   Arguments held_{};
-  bool first_ = true;
-  bool stops_early_ = false;
+  bool first_ = true, stops_early_ = false;
   const LayerSaved* stored_ = nullptr;
   ByWindow cos_{kNoTensor, kNoTensor}, sin_{kNoTensor, kNoTensor};
 };

@@ -133,6 +133,7 @@ void ModuleWriter::gemm_forward(const ModuleNames& names, const ModuleNames& bia
   s.out = make(names.out, t * part.out, dtype, category);
   gemm.write(s.out);
   take_workspace(gemm, part.bias);
+  if (hooks_.any()) hooks_.save_gemm(names, part, t, dtype, input_grad_, input, s);
 }
 
 // A 16-bit gradient becomes one in the weight's dtype.
@@ -170,7 +171,9 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
                    : sink_->begin(bias, part.out, part.adapter);
   const bool casts_in = dtype != input_dtype, ends = input_grad && !at.into.none();
   if (input_grad && (casts_in || !ends)) d_in = temporary(names.input_grad_low, t * part.in, dtype);
+  hooks_.bring(s.node);
   auto gemm = op(names.module);
+  hooks_.attach(gemm, s.node);
   gemm.read(d_out).write(d_weight).write(d_in);
   const WorkOfOp work = b_.work();
   if (input_grad) work.gemm(gemm_of_rows(part, dtype, t, part.in, part.out));
@@ -178,8 +181,8 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
   if (ends && !casts_in) write(gemm, at.into);
   take_workspace(gemm, false);
   if (part.trains_weight || rules_.zero3_linear)
-    read(gemm, s.input == kNoTensor ? at.input : Ref{s.input});
-  if (input_grad) gemm.read(s.weight_cast);
+    read(gemm, hooks_.brought(s.node, s.input == kNoTensor ? at.input : Ref{s.input}));
+  if (input_grad) gemm.read(hooks_.brought(s.node, s.weight_cast));
   // addmm's backward makes the gradients of the matrices and then the sum; in a checkpoint what was
   // saved is gone before that.
   if (d_bias != kNoTensor) {
@@ -187,9 +190,9 @@ Sum ModuleWriter::gemm_backward(const ModuleNames& names, const ModuleNames& bia
     if (b_.keeps_blocks())
       for (const TensorId matrix : {d_in, at.into.tensor, at.into.beyond, d_weight})
         events.birth(matrix);
-    if (checkpointed_ && b_.keeps_blocks()) b_.blocks(std::exchange(events, {}));
-    if (!checkpointed_) work.moves(bytes(t * part.out, dtype).real());
-    auto sums = checkpointed_ ? op(bias.module).read(d_out) : gemm;
+    if (through_hooks() && b_.keeps_blocks()) b_.blocks(std::exchange(events, {}));
+    if (!through_hooks()) work.moves(bytes(t * part.out, dtype).real());
+    auto sums = through_hooks() ? op(bias.module).read(d_out) : gemm;
     const ColumnSumScratch scratch = column_sum(t, part.out);
     sums.write(d_bias).scratch(scratch.total());
     if (b_.keeps_blocks()) {
@@ -259,6 +262,7 @@ void ModuleWriter::linear_forward(const LinearNames& names, const LinearPart& pa
     return;
   }
   const bool adapted = part.adapted();
+  input_grad_ = s.input_grad;
   base_forward(names, part, input, input_dtype, category, (stops && !adapted) || kept != kNoTensor,
                s.base);
   if (kept != kNoTensor) s.base.out = kept;

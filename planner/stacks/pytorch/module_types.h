@@ -139,6 +139,7 @@ struct WeightGemm {
   // Autocast's copy of its weight was made for another GEMM, and so its gradient is cast back
   // only where that one's node would run (ModuleWriter::widen_late).
   bool weight_is_cast = false;
+  bool reads_made = false;  // what another GEMM of its adapter made
 };
 struct LateGradient {
   const ModuleNames* of = nullptr;

@@ -3,7 +3,7 @@
 
 #include <deque>
 
-#include "planner/stacks/pytorch/module_types.h"
+#include "planner/stacks/pytorch/saved_hooks.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -27,6 +27,7 @@ class ModuleWriter {
   // `waits`: the backward that follows begins in front of a recomputation. `on`: saved tensors come
   // through a checkpoint's hooks; a node drops each as soon as it has used it.
   void set_checkpoint(Recomputation* waits, bool on) { recomputation_ = waits, checkpointed_ = on; }
+  void set_hooks(SavedHooks* hooks) { hooks_.set(hooks); }  // of all that is saved from now on
 
   // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
   void norm_forward(const ModuleNames& names, const NormPart& part, Ref input, const NormInput& x,
@@ -92,9 +93,7 @@ class ModuleWriter {
   Sum add_gradient(const char* name, Sum sum, Sum next, DType dtype, SymInt values);
   TensorId dropout(const char* name, const char* mask_name, double p, TensorId from, SymInt values,
                    DType dtype, TensorId& mask);
-  TensorId dropout_backward(const char* name, TensorId d, TensorId mask, SymInt values,
-                            DType dtype);
-
+  TensorId dropout_backward(const char* name, TensorId d, TensorId mask, SymInt values, DType);
   ProgramBuilder& b_;
   const models::Decoder& d_;
   const Regime& regime_;
@@ -102,10 +101,11 @@ class ModuleWriter {
   const models::Strategy& strategy_;
   Tokens tokens_;
   Phase phase_ = Phase::forward;
-  bool saves_ = true, checkpointed_ = false;
+  bool saves_ = true, checkpointed_ = false, input_grad_ = true;
+  NodeHooks hooks_;
+  bool through_hooks() const { return checkpointed_ || hooks_.any(); }
   GradientSink* sink_ = nullptr;
-  Recomputation* recomputation_ = nullptr;
-  Recomputation* unpacked_ = nullptr;  // which has run for the node that is being written
+  Recomputation *recomputation_ = nullptr, *unpacked_ = nullptr;  // it has run for the node at hand
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
 
  private:

@@ -133,6 +133,7 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
       break;
   }
   f.named(f.result(), ".out");
+  if (regime.by_node) f.part_nodes();
   return f;
 }
 
@@ -140,11 +141,12 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
 
 TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInput& x,
                    const Regime& regime) {
-  static tape::Rules<1u << 12> rules;
+  static tape::Rules<1u << 13> rules;
   std::size_t key = static_cast<std::size_t>(part.kind);
   key = key << 2 | tape::dtype_bits(x.dtype);
   key = key << 2 | tape::dtype_bits(regime.weight);
-  for (const bool bit : {x.grad, part.train_weight, part.bias, part.train_bias, regime.autocast})
+  for (const bool bit :
+       {x.grad, part.train_weight, part.bias, part.train_bias, regime.autocast, regime.by_node})
     key = key << 1 | bit;
   return tape_part(names.module, rules.find(key, [&] { return norm_function(part, x, regime); }));
 }

@@ -16,15 +16,11 @@ using models::Residency;
 namespace {
 
 // OffloadActivations.__init__
-constexpr std::int64_t kStash = 5;  // max_fwd_stash_size
-constexpr Bytes kLeast{1024};  // min_offload_size
 // Numbers of a checkpoint: the empty tensor and its input. So an input goes with the third one
 // behind it.
 constexpr std::int64_t kOfCheckpoint = 2, kInputsHeld = 3;
-static_assert(kOfCheckpoint * kInputsHeld >= kStash && kOfCheckpoint * (kInputsHeld - 1) < kStash);
-
-// Its own stream; no wrapper but FSDP1's has one of this name.
-constexpr models::Stream kCopies = models::Stream::cast;
+static_assert(kOfCheckpoint * kInputsHeld >= Offloading::kStash &&
+              kOfCheckpoint * (kInputsHeld - 1) < Offloading::kStash);
 
 std::ptrdiff_t index_of(const std::vector<tape::ValueId>& all, tape::ValueId value) {
   const auto found = std::ranges::find(all, value);
@@ -98,6 +94,11 @@ void Offloading::leave_layers() {
   stash_.clear();
   evicted_.clear();
   loaded_.clear();
+  if (takes_all()) {
+    for (const Stashed& left : layers_.back().left)
+      stash_.push_back({left.number, {left.tensor.tensor, -1}});
+    return;
+  }
   auto op = b_.op("activations.stash", Phase::forward);
   for (std::int64_t behind = std::min(kInputsHeld, d_.layers) - 1; behind >= 0; --behind) {
     const TensorId input = b_.tensor("activations.stash", s_.stream_bytes(), Category::activations);
@@ -243,7 +244,11 @@ void Offloading::finish() {
   const Run& run = s_.runs.front();
   b_.open(models::kNoGroup, true, s_.times);
   auto op = b_.op("activations.load", Phase::backward);
-  if (!keeps_input(run.plan(0))) op.touch(run.loaded.front(), +1, kNoTensor, Access::release);
+  if (takes_all())
+    for (const TensorId oldest : layers_.front().oldest)
+      op.touch(oldest, +1, kNoTensor, Access::release);
+  else if (!keeps_input(run.plan(0)))
+    op.touch(run.loaded.front(), +1, kNoTensor, Access::release);
   for (const TensorId held :
        leaf_and_gradient(s_.last_micro() ? Residency::carried : Residency::step))
     op.write(held);

@@ -287,7 +287,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_projection(s);
   refuse_in_backward(s, batch);
   refuse_behind(model, s);
-  refuse_offloaded_activations(model, s);
+  refuse_offloaded_activations(model, s, batch);
   refuse_offload(s);
   refuse_packed(s);
   refuse_bitsandbytes(s);

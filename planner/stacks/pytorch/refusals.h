@@ -27,6 +27,7 @@ void refuse_torch(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}, {bad_input}: what is not modelled of --kernels unsloth.
 void refuse_unsloth(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of --offload activations.
-void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s);
+void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s,
+                                  const models::Batch& batch);
 
 }  // namespace plimsoll::planner::pytorch

@@ -1,8 +1,12 @@
 // What stack pytorch does not plan of --offload activations (offloading.h).
+#include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 
 #include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
+#include "models/lora.h"
 #include "models/model_spec.h"
 #include "models/run_names.h"
 #include "planner/stacks/pytorch/refusals.h"
@@ -11,7 +15,33 @@
 
 namespace plimsoll::planner::pytorch {
 
-void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s) {
+namespace {
+// Without checkpoints hooks take what each node of a layer saves: of these families, traced.
+constexpr std::array<std::string_view, 7> kTraced{"llama", "mistral", "qwen2", "qwen3",
+                                                  "gemma", "granite", "olmo2"};
+
+void refuse_saved_by_node(const models::ModelSpec& model, const models::Strategy& s,
+                          const models::Batch& batch) {
+  if (!hooks_take_all(s)) return;
+  const auto refuse_if = [](bool it_is, const char* what) {
+    check(!it_is, ErrorKind::unsupported,
+          [&] { return std::string("--offload activations without --recompute full ") + what; });
+  };
+  const models::Decoder& d = *model.decoder;
+  refuse_if(std::ranges::find(kTraced, model.model_type) == kTraced.end(),
+            "is modelled of llama, mistral, qwen2, qwen3, gemma, granite and olmo2");
+  refuse_if(s.data.zero >= 2, "is not modelled under FSDP");
+  const bool slides = d.window > 0 && d.full_layers < d.layers && batch.seq_len >= d.window;
+  refuse_if(s.attention != models::Attention::flash || slides ||
+                regime_of(s, false, false, false).compute == DType::fp32,
+            "is modelled with PyTorch's own flash attention: 16 bits, no sliding window");
+  const bool more = s.lora && (models::further_option(*s.lora) != nullptr || s.lora->dropout > 0);
+  refuse_if(more, "is modelled with adapters that are LoRA's A and B alone, without dropout");
+}
+}  // namespace
+
+void refuse_offloaded_activations(const models::ModelSpec& model, const models::Strategy& s,
+                                  const models::Batch& batch) {
   if (!s.offload.activations || s.kernels == models::Kernels::unsloth) return;
   const auto refuse_if = [](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported,
@@ -22,10 +52,9 @@ void refuse_offloaded_activations(const models::ModelSpec& model, const models::
   refuse_if(s.offload.params || s.offload.optimizer,
             "together with params or optimizer is not modelled yet");
   refuse_if(!s.offload.pinned, "with --offload-pin no: TRL's trainers pin what they copy");
-  // Without checkpoints the hook copies whatever a layer saves, autocast's copies of weights too.
-  refuse_if(s.recompute.kind != models::RecomputeKind::full ||
-                models::decisions::reentrant_checkpoints(s),
-            "is modelled with --recompute full, of checkpoints that are not reentrant");
+  refuse_if(!hooks_take_all(s) && (s.recompute.kind != models::RecomputeKind::full ||
+                                   models::decisions::reentrant_checkpoints(s)),
+            "is modelled with --recompute none, or full of checkpoints that are not reentrant");
   refuse_if(s.transformers < models::Release{5, 0, 0},
             "with Transformers before 5.0 is not modelled yet");
   refuse_if(s.kernels != models::Kernels::eager,
@@ -50,6 +79,7 @@ void refuse_offloaded_activations(const models::ModelSpec& model, const models::
   refuse_if(model.model_type == "gpt_neox",
             "of GPT-NeoX is not modelled yet: TRL does not find its head, and offloads the logits' "
             "operands");
+  refuse_saved_by_node(model, s, batch);
 }
 
 void assume_offloaded(const models::Strategy& s, std::vector<reports::Assumption>& out) {

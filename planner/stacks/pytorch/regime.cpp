@@ -16,6 +16,7 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
                  bool embedding_norm) {
   const bool mixed = is_mixed(s.precision);
   Regime r;
+  r.by_node = hooks_take_all(s);
   if (!mixed) {
     const DType own = s.precision == Precision::fp32 ? DType::fp32 : low_dtype(s.precision);
     r.stored = r.weight = r.compute = r.residual = s.param_dtype.value_or(own);
@@ -41,6 +42,11 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
   // FSDP1: A's own unit is not gathered yet when PEFT asks for its dtype.
   r.adapter_input = !is_fsdp1(s) || r.adapter == s.lora->dtype ? r.adapter : r.stored;
   return r;
+}
+
+bool hooks_take_all(const models::Strategy& s) {
+  return s.offload.activations && s.recompute.kind == models::RecomputeKind::none &&
+         s.kernels != models::Kernels::unsloth;
 }
 
 bool stream_widens(const models::Strategy& s, models::NormKind norm) {

@@ -17,6 +17,8 @@ struct Regime {
   DType adapter = DType::fp32;  // LoRA's A and B as modules see them
   DType adapter_input = DType::fp32;  // what their input is cast to
   DType unpacked = DType::fp32;  // what backwards make of a packed weight: as it was loaded
+  // Each node of a norm's backward is an op: hooks bring what it saved (saved_hooks.h).
+  bool by_node = false;
   bool autocast = false;  // torch.autocast is on, whether or not it finds anything to cast
   KernelPatch patch;
 
@@ -24,6 +26,9 @@ struct Regime {
   // The dtype in which a GEMM with a weight of dtype `of` runs.
   DType gemm_dtype(DType of) const { return autocast ? compute : of; }
 };
+
+// Whether hooks take what every node of the layers saves: activations on the host, no checkpoints.
+bool hooks_take_all(const models::Strategy& strategy);
 
 // What a mixed or 16-bit precision computes in.
 DType low_dtype(models::Precision precision);

@@ -36,16 +36,21 @@ struct Ref {
   bool none() const { return tensor == kNoTensor && beyond == kNoTensor; }
 };
 
+// A number that hooks gave to a node of autograd (saved_hooks.h).
+inline constexpr std::int32_t kNoNode = -1;
+
 // What a function's forward (tape/rule.h) leaves: what autograd keeps, by Rule::kept; its result.
 struct TapeSaved {
   TapeSaved() { kept.fill(kNoTensor); }
   std::array<TensorId, tape::kMostKept> kept;
+  std::int32_t node = kNoNode;  // the first of those that save anything
   TensorId out = kNoTensor;
   std::array<TensorId, 3> also{kNoTensor, kNoTensor, kNoTensor};  // by Function::also_results
 };
 // A GEMM with a weight: what it read (the cast copy, or the input itself) and made.
 struct GemmSaved {
   TensorId input = kNoTensor, weight_cast = kNoTensor, bias_cast = kNoTensor, out = kNoTensor;
+  std::int32_t node = kNoNode;
 };
 // DoRA's: what its shares are made of (a base's result, B's, the scale for each), the norms of the
 // weight's rows, and the base's GEMM once more.
@@ -83,6 +88,7 @@ struct AttentionSaved {
   TensorId indices = kNoTensor, starts = kNoTensor, longest = kNoTensor;  // attention_varlen.cpp
   TapeSaved scored;  // of attention that stores its scores
   TensorId out = kNoTensor;
+  std::int32_t node = kNoNode;  // a fused kernel's
   TensorId fused_out = kNoTensor;  // what a fused kernel made; `out`, or what `out` was copied from
 };
 struct BlockPlan;
@@ -118,6 +124,7 @@ struct LayerSaved {
   std::vector<TapeSaved> activations;
   TapeSaved route;  // of a loop over experts
   std::vector<TensorId> masks;  // dropout's
+  std::vector<std::int32_t> nodes;  // of activations and products, by place in the plan
   // What attributes of autograd's nodes hold, and not saved tensors: it lives as long as the graph.
   std::vector<Ref> attributes;
 

@@ -135,7 +135,7 @@ void StepWriter::declare_layers(Run& run) {
 
 void StepWriter::layers_forward(std::size_t r) {
   Run& run = s_.runs[r];
-  const bool saves = !s_.recomputes();
+  const bool saves = !s_.recomputes(), takes_all = s_.offloading != nullptr && s_.regime.by_node;
   s_.b.open(run.group, false, s_.times);
   s_.layer.set(Phase::forward, saves);
   ProgramBuilder::Place layer = s_.b.place();
@@ -143,7 +143,11 @@ void StepWriter::layers_forward(std::size_t r) {
     const ProgramBuilder::Place before = std::exchange(layer, s_.b.place());
     s_.b.at_layer(static_cast<std::uint16_t>(j));
     if (s_.parts.prefix_tokens > 0) s_.layer.set_prefix(&run.prefixes[j]);
-    if (s_.offloading != nullptr) s_.offloading->before_layer(r, j);
+    if (takes_all)
+      s_.offloading->enter_layer(r);
+    else if (s_.offloading != nullptr)
+      s_.offloading->before_layer(r, j);
+    s_.layer.set_hooks(takes_all ? s_.offloading : nullptr);
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
     if (s_.compiles())
@@ -151,6 +155,8 @@ void StepWriter::layers_forward(std::size_t r) {
                                       run.compiled_saved[j]);
     else
       s_.layer.forward(run.plan(j), s_.input_of(r, j), out, saves ? run.saved[j] : run.kept[j]);
+    s_.layer.set_hooks(nullptr);
+    if (takes_all) s_.offloading->leave_layer();
     if (run.units[j].reshards) wrapper_->after_forward(run.units[j]);
     if (j > 0 && !run.alternates()) s_.b.note_repeat(before, layer);
   }
@@ -171,6 +177,7 @@ void StepWriter::layers_backward(std::size_t r) {
   Run& run = s_.runs[r];
   if (!run.layers->input_grad && !run.layers->trains()) return;  // no gradient comes here
   const bool leaves = s_.reentrant() && !wrapper_->leaves_checkpoints();
+  const bool takes_all = s_.offloading != nullptr && s_.regime.by_node;
   s_.b.open(run.group, true, s_.times);
   if (!run.alternates()) enter_checkpoint(r, run.stride() - 1);
   checkpoints_.begin(run);
@@ -190,11 +197,15 @@ void StepWriter::layers_backward(std::size_t r) {
                       : s_.recomputes()         ? s_.checkpoint_input(r, j)
                                                 : s_.input_of(r, j);
     checkpoints_.before_layer(r, j);
+    if (takes_all) s_.offloading->enter_layer_backward(r);
+    s_.layer.set_hooks(takes_all ? s_.offloading : nullptr);
     if (s_.compiles())
       CompiledBlock(s_.layer).backward(run.compiled_layer(j), run.plan(j), input, d_out,
                                        s_.input_gradient_of(r, j), run.compiled_saved[j]);
     else
       s_.layer.backward(run.plan(j), input, d_out, s_.input_gradient_of(r, j), run.saved[j]);
+    s_.layer.set_hooks(nullptr);
+    if (takes_all) s_.offloading->leave_layer_backward();
     if (run.plan(j).input_grad())
       wrapper_->after_backward(run.units[j], s_.unit_tensor(&Unit::reduce_in, r, j, +1));
     if (!run.alternates() && j + 2 < run.stride() && j > 0) s_.b.note_repeat(before, layer);

@@ -126,6 +126,7 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
     if (i == 0)
       for (const Ref r : also) read(op, r);
   }
+  if (hooks_.any() && saves_) hooks_.save_function(part, counts, given, s);
 }
 
 TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& counts,
@@ -133,11 +134,12 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
                                      const TapeGradients& d) {
   const bool sinks = d.parameters[0] != nullptr;
   const tape::Lowered& of =
-      part.rule->backward({d.flowing != kNoTensor, checkpointed_, !sinks || sink_->keeps(),
+      part.rule->backward({d.flowing != kNoTensor, through_hooks(), !sinks || sink_->keeps(),
                            sinks && sink_->acts(), d.result_shared});
   const TapeBytes& known = evaluated(of, counts);
   TapeSlots& slots = slots_[1];  // a recomputation in the middle is a forward
   TensorId d_in = kNoTensor;
+  std::int32_t node = kNoNode;
   std::size_t at = 0;
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     if (of.ops[i].unpacks) unpack();
@@ -181,7 +183,15 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
         }
       }
     }
-    auto op = write_tape(part, of, i, counts, known, slots);
+    const std::int32_t node_before = node;
+    node = hooks_.any() ? NodeHooks::node_of(part, of.ops[i], s, node) : kNoNode;
+    hooks_.bring(node);
+    TapeSlots brought;
+    if (node != kNoNode)
+      std::transform(slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(at),
+                     brought.begin(), [&](Ref slot) { return hooks_.brought(node, slot); });
+    auto op = write_tape(part, of, i, counts, known, node == kNoNode ? slots : brought);
+    if (node != node_before) hooks_.attach(op, node);
     if (i == of.oldest) release(op, d.held);
     node_done();
     for (std::size_t k = 0; k < made; ++k) sink_->end(*parameters[k].first, parameters[k].second);

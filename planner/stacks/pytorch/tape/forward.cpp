@@ -161,7 +161,7 @@ class Forward {
 void Script::part(const Function& function, const Operation& operation) {
   steps.push_back({Step::What::node, -1, static_cast<std::int16_t>(parts.size())});
   parts.push_back({function.parts_operations() ? operation.out : kNone,
-                   function.is_fused(operation.kind), operation.compiled});
+                   function.is_fused(operation.kind), operation.compiled, operation.out});
 }
 
 // Operands are packed before an operation runs, results after. Where it stops, frames return too.

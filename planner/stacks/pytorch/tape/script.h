@@ -61,6 +61,7 @@ struct Part {
   ValueId value = kNone;  // what the operation makes
   bool fused = false;
   Extent compiled = kAll;  // as the operation's
+  ValueId of = kNone;  // what the operation makes, op of its own or not
 };
 
 struct Script {
