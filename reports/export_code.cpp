@@ -171,10 +171,21 @@ class OffloadingTrainer({0}):
 
 )";
 
-// torch/backends/cuda: what remains of scaled_dot_product_attention's kernels is the math one.
-constexpr const char* kMath = R"(for kernel in ("flash", "mem_efficient", "cudnn"):
-    getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(False)
-)";
+// torch/backends/cuda: one of scaled_dot_product_attention's kernels remains.
+const char* kernel_left(models::Attention attention) {
+  if (attention == models::Attention::math) return "math";
+  if (attention == models::Attention::cudnn) return "cudnn";
+  return attention == models::Attention::efficient ? "mem_efficient" : nullptr;
+}
+
+std::string leave_kernel(const char* left) {
+  std::string others;
+  for (const char* kernel : {"flash", "mem_efficient", "cudnn", "math"})
+    if (std::string_view(kernel) != left)
+      others += (others.empty() ? "\"" : ", \"") + std::string(kernel) + "\"";
+  return "for kernel in (" + others +
+         "):\n    getattr(torch.backends.cuda, f\"enable_{kernel}_sdp\")(False)\n";
+}
 
 bool views_buckets(const Strategy& s) {
   return s.stack == Stack::pytorch && s.data.zero <= 1 &&
@@ -274,7 +285,8 @@ std::vector<std::string> needed_code(const Strategy& s) {
     out.emplace_back("a checkpoint around every sqrt(layers) layers");
   if (s.recompute.kind == RecomputeKind::every)
     out.push_back(fmt::format("a checkpoint around every {} layers", s.recompute.every));
-  if (s.attention == models::Attention::math) out.emplace_back("math attention");
+  if (kernel_left(s.attention) != nullptr)
+    out.push_back(fmt::format("{} attention", name_of(s.attention)));
   if (s.stack == Stack::pytorch && s.data.zero == 1) out.emplace_back("ZeroRedundancyOptimizer");
   const bool brings_it = s.kernels == models::Kernels::unsloth;  // its own checkpoints
   if (s.stack == Stack::pytorch && s.offload.activations && !brings_it)
@@ -315,7 +327,8 @@ TrainingCode training_code(const models::Workload& w) {
   refuse_adapted_head(w);
   add_loss(w.strategy, out);
   add_checkpoints(w, out);
-  if (w.strategy.attention == models::Attention::math) out.on_model += kMath;
+  if (const char* const left = kernel_left(w.strategy.attention))
+    out.on_model += leave_kernel(left);
   if (views_buckets(w.strategy))
     out.on_trainer = "    made.accelerator.ddp_handler.gradient_as_bucket_view = True\n";
   if (w.strategy.stack == Stack::pytorch && w.strategy.data.zero == 1) {

@@ -336,7 +336,7 @@ Effort effort(const Setting& setting) {
   switches += s.kernels == Kernels::liger ? 1 : 0;
   code += s.loss != Loss::full && !brought ? 1 : 0;
   switches += s.attention == Attention::eager ? 1 : 0;
-  code += s.attention == Attention::math ? 1 : 0;
+  code += s.attention == Attention::math || models::is_sdpa_kernel(s.attention) ? 1 : 0;
   switches += s.optimizer_impl ? 1 : 0;
   const auto all = planner::stacks();
   const auto stack =

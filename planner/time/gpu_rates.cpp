@@ -149,6 +149,15 @@ FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention, 
         newer ? Share{0.26, "calibrated", kFit} : Share{0.44, "calibrated", kFit};
     shares.attention_backward =
         newer ? Share{0.165, "calibrated", kFit} : Share{0.29, "calibrated", kFit};
+  } else if (attention == models::Attention::efficient) {
+    // device-overheads.json, sequence of 4096, 32 heads of 128: 149 of 989 TFLOP/s forward, 108
+    // backward.
+    shares.attention_forward = measured_on_h100(gpu, 0.15, kH100);
+    shares.attention_backward = measured_on_h100(gpu, 0.11, kH100);
+    if (!newer) {  // as FlashAttention of the first generation
+      shares.attention_forward = {0.44, "assumed", kFit};
+      shares.attention_backward = {0.29, "assumed", kFit};
+    }
   } else if (gpu.family == "hopper" && models::is_flash_package(attention)) {
     // Figures 5 and 6, H100 SXM, heads of 128, 16k tokens, no mask: TFLOP/s of 989.
     const bool third = attention == models::Attention::flash_3;
@@ -161,6 +170,8 @@ FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention, 
   } else {
     shares.attention_forward = attention_share(gpu, 0.73);
     shares.attention_backward = attention_share(gpu, 0.63);
+    if (attention == models::Attention::cudnn)  // as FlashAttention's second
+      shares.attention_forward.basis = shares.attention_backward.basis = "assumed";
   }
   return shares;
 }

@@ -26,6 +26,7 @@ TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2
 # What each program imports; one that is a part of another is run with that one.
 PACKAGES = {
     "allocator_histories.py": ("torch",),
+    "attention_scratch.py": ("torch", "transformers"),
     "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
     "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
@@ -57,7 +58,7 @@ PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
          "awq_base.py": "torch_measure.py", "bare_packages.py": "torch_measure.py",
          "fms_gptq.py": "torch_measure.py", "fms_kernels.py": "torch_measure.py",
          "numerics_models.py": "numerics_goldens.py",
-         "packed_base.py": "torch_measure.py",
+         "packed_base.py": "torch_measure.py", "sdpa_kernels.py": "torch_measure.py",
          "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
          "torchtune_code.py": "torch_measure.py", "litgpt_code.py": "torch_measure.py",
          "other_code.py": "torch_measure.py", "unsloth_kernels.py": "torch_measure.py"}
@@ -218,6 +219,16 @@ class EveryTool(unittest.TestCase):
                       "tiny-fsdp2-accum", "--out", out)
         self.assert_made_again(out, GOLDEN / "dry_runs_offload.json")
 
+    @needs("attention_scratch.py")
+    def test_attention_scratch(self):
+        out = self.folder / "scratch.json"
+        self.run_tool("attention_scratch.py", "--only", "7.5", "--out", out)
+        made, golden = (json.loads(path.read_text())
+                        for path in (out, GOLDEN / "attention_scratch.json"))
+        self.assertEqual(made["schema"], golden["schema"])
+        if made["torch"] == golden["torch"]:
+            self.assertEqual(made["rows"], [row for row in golden["rows"] if row[1] == "7.5"])
+
     @unittest.skipUnless(importlib.util.find_spec("liger_kernel"), "no liger_kernel here")
     @needs("dry_runs.py")
     def test_dry_runs_with_liger(self):
@@ -324,9 +335,16 @@ class EveryTool(unittest.TestCase):
 
     @needs("torch_measure.py")
     def test_torch_measure(self):
-        name = "llama-a-bf16.json"
+        self.assert_traced_again("llama-a-bf16")
+
+    @needs("torch_measure.py")
+    def test_cudnns_attention(self):
+        self.assert_traced_again("llama-a-bf16-cudnn")
+
+    def assert_traced_again(self, trace):
+        name = trace + ".json"
         out, golden = self.folder / name, GOLDEN / "traces" / name
-        self.run_tool("torch_measure.py", "--trace", "llama-a-bf16", "--out", out)
+        self.run_tool("torch_measure.py", "--trace", trace, "--out", out)
         versions = [json.loads(path.read_text())["versions"] for path in (out, golden)]
         if versions[0] != versions[1]:
             self.skipTest(f"made with {versions[1]}, here are {versions[0]}")

@@ -92,10 +92,12 @@ void fsdp(Asked& a, int version, int zero = 3) {
 TEST_CASE("which kernel runs behind SDPA follows from the card, and is said") {
   const std::string what = "kernel behind scaled_dot_product_attention";
   const auto on = [&](const char* gpu, Precision precision) {
-    return assumed(what, [=](Asked& a) { a.gpu = gpu, a.s.precision = precision; });
+    return assumed(what,
+                   [=](Asked& a) { a.model = kWide, a.gpu = gpu, a.s.precision = precision; });
   };
   CHECK(on("h100", Precision::bf16_mixed) == "\"cudnn\" calibrated");
-  CHECK(on("b200-sxm-180gb", Precision::bf16_mixed) == "\"cudnn\" assumed");
+  CHECK(on("b200-sxm-180gb", Precision::bf16_mixed) == "\"cudnn\" derived");
+  CHECK(nothing_of(what) == "\"flash\" derived");  // heads of 6
   CHECK(on("a100-80gb", Precision::bf16_mixed) == "\"flash\" derived");
   CHECK(on("t4", Precision::fp16_mixed) == "\"efficient\" derived");
   CHECK(on("t4", Precision::bf16_mixed) == "\"math\" derived");

@@ -65,7 +65,8 @@ void ask_of_activations(Asking& ask) {
                 {"full", "full", "selective", "sqrt", "every:3", "ops:attention",
                  "ops:attention+q_proj", "fit"});
   ask.sometimes(6, "use-reentrant", {"yes"});
-  ask.sometimes(3, "attention", {"flash-2", "flash-3", "flash-1", "eager", "math"});
+  ask.sometimes(3, "attention",
+                {"flash-2", "flash-3", "flash-1", "cudnn", "efficient", "eager", "math"});
   ask.sometimes(4, "loss", {"chunked", "fused"});
   ask.sometimes(5, "kernels", {"liger", "fused"});
   ask.sometimes(10, "dropout", {"0", "0.1"});
@@ -248,6 +249,7 @@ void ask_of_unsloth(Asking& ask) {
   ask.add("lora-rank", {"8", "16", "64"});
   ask.sometimes(3, "lora-targets", {"attention", "q_proj,v_proj"});
   ask.sometimes(2, "quantize", {"nf4-dq"});
+  ask.sometimes(6, "quant-storage", {"bf16"});
   ask.sometimes(3, "offload", {"activations"});
   ask.sometimes(4, "optimizer", {"adamw", "paged-adam8bit"});
 }

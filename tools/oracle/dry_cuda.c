@@ -621,8 +621,14 @@ EXPORT int cuGetErrorString(int e, const char** text) {
   *text = cudaGetErrorString(e);
   return kOk;
 }
+/* Kernels of other libraries are not loaded, unless plimsoll_dry_load() says so: cuDNN compiles and
+ * loads those of a plan (dry_cudnn.c). */
+static int loads;
+EXPORT void plimsoll_dry_load(void) {
+  loads = 1;
+}
 static int refused(void) {
-  return 801; /* CUDA_ERROR_NOT_SUPPORTED */
+  return loads ? kOk : 801; /* CUDA_ERROR_NOT_SUPPORTED */
 }
 #define REFUSED(name)     \
   EXPORT int name(void) { \
@@ -649,6 +655,42 @@ REFUSED(cuModuleLoadDataEx)
 REFUSED(cuModuleUnload)
 REFUSED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 REFUSED(cuPointerGetAttribute)
+/* What cuDNN looks up besides. There is no device to its own copy of the CUDA runtime. */
+EXPORT int cuInit(unsigned flags) {
+  (void)flags;
+  return 100; /* CUDA_ERROR_NO_DEVICE */
+}
+EXPORT int cuLibraryLoadData(void** library) {
+  *library = (void*)kDeviceBase;
+  return refused();
+}
+EXPORT int cuLibraryGetKernel(void** kernel) {
+  return cuLibraryLoadData(kernel);
+}
+REFUSED(cuCtxGetDevice)
+REFUSED(cuCtxGetLimit)
+REFUSED(cuCtxPopCurrent)
+REFUSED(cuCtxPushCurrent)
+REFUSED(cuDeviceGetCount)
+REFUSED(cuDevicePrimaryCtxRelease)
+REFUSED(cuDevicePrimaryCtxReset)
+REFUSED(cuDriverGetVersion)
+REFUSED(cuGetErrorName)
+REFUSED(cuKernelGetAttribute)
+REFUSED(cuKernelSetAttribute)
+REFUSED(cuLaunchKernelEx)
+REFUSED(cuLibraryLoadFromFile)
+REFUSED(cuLibraryUnload)
+REFUSED(cuLinkAddData)
+REFUSED(cuLinkAddFile_v2)
+REFUSED(cuLinkCreate)
+REFUSED(cuLinkDestroy)
+REFUSED(cuMemcpyDtoH_v2)
+REFUSED(cuModuleGetGlobal_v2)
+REFUSED(cuModuleLoadFatBinary)
+REFUSED(cuOccupancyMaxPotentialClusterSize)
+REFUSED(cuStreamGetCtx)
+REFUSED(cuStreamSynchronize)
 
 EXPORT int cudaGetDriverEntryPointByVersion(const char* symbol, void** out, unsigned version,
                                             unsigned long long flags, int* status) {

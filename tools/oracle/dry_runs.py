@@ -33,6 +33,7 @@ FILE, of this folder:
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels
   dry_runs_float8_cases.json     tests/golden/dry_runs_float8.json: linears in float8 (torchao)
   dry_runs_float8_draw.json      tests/golden/dry_runs_float8_draw.json: the same, drawn
+  dry_runs_attention_cases.json  tests/golden/dry_runs_attention.json: SDPA's kernels by name; dry_runs_attention_draw.json: drawn
   dry_runs_drawn_cases.json      tests/golden/dry_runs_drawn.json: drawn over families and options
   dry_runs_unsloth_cases.json    tests/golden/dry_runs_unsloth.json: with Unsloth (its packages on PYTHONPATH)
   dry_runs_unsloth_draw.json     tests/golden/dry_runs_unsloth_draw.json: with it, drawn
@@ -43,7 +44,7 @@ Each workload, on each of its "ranks" (rank 0), runs three steps on the dry CUDA
 every kernel launch does nothing, every allocation goes through torch's caching allocator. So
 `torch.cuda.max_memory_allocated()` and `max_memory_reserved()` are those of a real run, for models
 of any size; what a dry run cannot know is listed at the top of torch_measure.py (SDPA runs
-FlashAttention, there is no context and no NCCL). Recorded is the third step, a steady one.
+FlashAttention unless told otherwise, there is no context and no NCCL). Recorded is the third step, a steady one.
 With another Transformers (4.45 and later) or PyTorch (2.4 and later) the figures are that release's
 (tests/golden/dry_runs_transformers_*.json, dry_runs_torch_*.json).
 """

@@ -15,9 +15,9 @@ dq_accum and softmax_d, cuBLAS workspaces, sort buffers), which tracing on CPU t
 replace by what CPU kernels need (dropout noise in the compute dtype, fp32 copies inside
 log_softmax). A TorchDispatchMode names the operator, the module and the autograd node around each
 request. What a dry run cannot know:
-  - cuDNN attention. On sm_90 PyTorch 2.11 prefers it to FlashAttention for SDPA; building its plan
-    needs a device. Traces use FlashAttention (fp32: memory-efficient). cuDNN saves the same
-    (q, k, v, out, logsumexp fp32 [b, heads, s, 1], seed and offset) and adds its own workspace.
+  - which kernel SDPA takes on a card. On sm_90 PyTorch 2.11 prefers cuDNN's to FlashAttention; traces
+    use FlashAttention (fp32: memory-efficient) unless the workload names another. cuDNN's is traced
+    like the others (dry_cudnn.c): its plans are its own, for a GPU that is described to it.
   - anything outside the allocator: context, cuBLAS and NCCL internals.
   - occupancy-dependent scratch of reductions and sorts (some KiB).
   - data-dependent shapes: device memory reads as zeros; see routing.py for mixtures of experts.
@@ -57,6 +57,7 @@ import optimizers
 import other_code
 import packed_base
 import routing
+import sdpa_kernels
 import unsloth_kernels
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -125,7 +126,7 @@ ACCEPTED = {
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": optimizers.NAMES,
-    "attention": ["flash", "eager", "math", "flash-2", "flash-3"], "adapter_dtype": ["fp32", "bf16"],
+    "attention": ["flash", "eager", "math", "flash-2", "flash-3", "cudnn", "efficient"], "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
@@ -255,11 +256,12 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     dry = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     dry.plimsoll_dry_gpu(b"dry sm_%d%d" % capability, ctypes.c_uint64(capacity_bytes),
                          *capability, multiprocessors)
+    sdpa_kernels.load_dry_cudnn(b"dry sm_%d%d" % capability, capacity_bytes, capability, multiprocessors)
     import torch
     if not torch.version.cuda or int(torch.version.cuda.split(".")[0]) not in (12, 13):
         raise NoDevice("the dry CUDA runtime has the layouts of CUDA 12 and 13; "
                        f"torch {torch.__version__} is built for {torch.version.cuda or 'no CUDA'}")
-    # A dry plan for cuDNN attention cannot be built (see the top of this file).
+    # What is not asked for by name is FlashAttention (see the top of this file).
     torch.backends.cuda.enable_cudnn_sdp(False)
     answer_for_the_data()
     liger.launch_no_triton()
@@ -643,23 +645,14 @@ class Training:
     def forward(self):
         import torch
         if self.own_loss:
-            with self.attention_backend():
+            with sdpa_kernels.of_forward(self.workload):
                 return self.own_loss(self.ids, self.ids)
         context = torch.autocast(self.device, self.autocast_dtype) if self.autocast_dtype else \
             contextlib.nullcontext()
-        with context, self.attention_backend():
+        with context, sdpa_kernels.of_forward(self.workload):
             output = self.model(input_ids=self.ids, labels=self.ids, **self.beside)
         self.held = output if self.workload["stack"]["hold_outputs"] else None
         return output.loss
-
-    def attention_backend(self):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        name = self.workload["stack"]["sdpa_backend"]
-        if self.workload["strategy"]["attention"] == "math":
-            name = "math"
-        kinds = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
-                 "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
-        return sdpa_kernel(kinds[name]) if name in kinds else contextlib.nullcontext()
 
     def synchronised(self, last):
         """Gradients are exchanged with the last micro-batch only, as Accelerate does."""

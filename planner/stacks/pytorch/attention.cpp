@@ -1,4 +1,4 @@
-// Which attention runs, and the fused kernels.
+// Attention in one kernel, forward and backward.
 #include "planner/stacks/pytorch/attention.h"
 
 #include "planner/kernels_of_op.h"
@@ -8,34 +8,10 @@ namespace plimsoll::planner::pytorch {
 using models::Attention;
 
 namespace {
-// cuDNN 9.19's engines of attention ask for so much beside what the graph needs, forward and
-// backward, at every shape of reports/evidence/2026-11-26-h100-80gb-hbm3/device-overheads.json.
-constexpr Bytes kCudnnEngine(256);
-
 SymInt up_to(SymInt value, SymInt step) {
   return checked_multiply(ceil_divide(value, step), step);
 }
 }  // namespace
-
-// SDPA takes the first backend that can (ATen/native/transformers/cuda/sdp_utils.cpp): flash and
-// cuDNN need 16 bits and, flash, no mask; the memory-efficient kernel knows no grouped queries.
-// Transformers leaves grouped queries to SDPA only where there is no mask
-// (integrations/sdpa_attention.py, use_gqa_in_sdpa); with one it repeats keys and values itself, as
-// older releases always do.
-AttentionPath AttentionWriter::path() const {
-  if (strategy_.attention == Attention::eager) return AttentionPath::eager;
-  if (strategy_.attention == Attention::math) return AttentionPath::math;
-  if (packaged()) return AttentionPath::flash;
-  const bool no_flash = rules_.sdpa == Rules::Sdpa::efficient;
-  if (no_flash && regime_.compute == DType::bf16) return AttentionPath::math;
-  if (masked()) return AttentionPath::efficient;
-  if (regime_.compute != DType::fp32 && !no_flash) return AttentionPath::flash;
-  return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
-}
-
-bool AttentionWriter::cudnn() const {
-  return rules_.sdpa == Rules::Sdpa::cudnn && strategy_.attention == Attention::flash;
-}
 
 void AttentionWriter::attention_forward(const AttentionNames& names, const AttentionInput& in,
                                         AttentionSaved& s) {
@@ -124,7 +100,7 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
 }
 
 // Autocast casts q, k and v for SDPA, whose kernels save them. With a mask SDPA makes an additive
-// one in the kernel's dtype, its rows padded to 8 values, in every layer.
+// one in the kernel's dtype, its rows padded to 8 values (not for cuDNN), in every layer.
 // Returns what the mask in the kernel's dtype takes before its rows are padded to eights (pad_bias,
 // aten/src/ATen/native/transformers/attention.cpp).
 SymBytes AttentionWriter::fused_operands(const AttentionNames& names, const AttentionInput& in,
@@ -150,7 +126,7 @@ SymBytes AttentionWriter::fused_operands(const AttentionNames& names, const Atte
   for (const double moved : {v, both})
     if (moved > 0) work.casts(moved);
   if (!masked()) return Bytes(0);
-  const SymInt padded = up_to(tokens_.keys(), 8);
+  const SymInt padded = cudnn() ? tokens_.keys() : up_to(tokens_.keys(), 8);
   s.mask = make(names.mask, checked_multiply(tokens_.total(), padded), dtype);
   attention.read(model_mask()).write(s.mask);
   const SymBytes plain = bytes(checked_multiply(tokens_.total(), tokens_.keys()), dtype);
@@ -186,51 +162,16 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
     else
       s.seed = make(names.seed, cudnn() ? 1 : 2, DType::int64);  // flash_attn's rng_state has both
     if (!packaged()) s.offset = make(names.offset, 1, DType::int64);
-    if (d_.attention_dropout > 0 && !packaged()) attention.scratch(bytes(2, DType::int64));
+    if (d_.attention_dropout > 0 && !packaged() && !cudnn())
+      attention.scratch(bytes(2, DType::int64));
   }
   attention.write(s.fused_out).write(s.lse).write(s.seed).write(s.offset);
-  if (path() == AttentionPath::flash && cudnn()) attention.scratch(kCudnnEngine);
-  if (plain_mask > Bytes(0)) pad_mask(attention, plain_mask, s);
+  forward_blocks(attention, plain_mask, dtype, s);
   if (path() == AttentionPath::flash) split_keys(attention, s);
   if (unpads()) s.out = pad(names, given, s);
   if (copies && !stops)
     s.out = copy(names.out, s.fused_out, q_values(), dtype, Category::activations);
   if (hooks_.any() && (given.q_grad || given.k_grad || given.v_grad)) save_fused(names, dtype, s);
-}
-
-std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
-  const bool never = d_.attention_dropout > 0 || varies() || rules_.sdpa == Rules::Sdpa::cudnn ||
-                     strategy_.attention == Attention::flash_1 ||
-                     strategy_.attention == Attention::flash_3;
-  const SymInt rows = checked_multiply(tokens_.sequences, d_.heads);
-  const SymInt splits =
-      never ? SymInt(1)
-            : flash_key_splits(rules_.gpu, rows, tokens_.length, tokens_.keys(), d_.head_dim);
-  if (splits == 1) return {};
-  const SymInt width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : SymInt(256);
-  const SymInt sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
-  return {fp32(sums), fp32(checked_multiply(sums, width))};
-}
-
-void AttentionWriter::split_keys(OpBuilder attention, const AttentionSaved& s) {
-  const std::array<SymBytes, 2> parts = split_blocks();
-  if (parts[0] == Bytes(0)) return;
-  KernelsOfOp kernels(b_);
-  for (const TensorId made : {s.fused_out, s.lse}) kernels.birth(made, b_.bytes_of(made));
-  for (const SymBytes part : parts) kernels.take(part);
-  for (const TensorId made : {s.seed, s.offset}) kernels.birth(made, b_.bytes_of(made));
-  kernels.finish(attention);
-}
-
-// The mask as it was goes before the kernel's results are there.
-void AttentionWriter::pad_mask(OpBuilder attention, SymBytes plain, const AttentionSaved& s) {
-  KernelsOfOp kernels(b_);
-  const std::int32_t before = kernels.take(plain);
-  kernels.birth(s.mask, b_.bytes_of(s.mask));
-  kernels.drop(before);
-  for (const TensorId made : {s.fused_out, s.lse, s.seed, s.offset})
-    kernels.birth(made, b_.bytes_of(made));
-  kernels.finish(attention);
 }
 
 // The kernel does not run: what it made in the forward is its result. What is around it does.
@@ -307,93 +248,6 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
 TensorId AttentionWriter::sum_groups(const OperandNames& names, TensorId d, DType dtype) {
   const TensorId sum = copy(names.grad, d, kv_values(), dtype);
   return into_zeros(names.grad, sum, kv_values(), dtype, slices_of_groups());
-}
-
-// Backward workspace in 16 bits, in one call.
-//   flash (flash-attention 2, csrc/flash_attn/flash_api.cpp, mha_bwd; PyTorch's copy of it and the
-//   package's are alike): the row sums of dO·O in fp32
-//   [b, heads, s rounded to 128], dQ accumulated in fp32 [b, s rounded, heads, d rounded to 32],
-//   and with fewer key heads than query heads dK and dV of all query heads in the low dtype.
-//   cuDNN (composite backward graph; ATen/native/cudnn/MHA.cpp takes its workspace as one block):
-//   dQ accumulated in fp32, the row sums in fp32, with grouped queries dK and dV of all query
-//   heads, and the engine's own: the nine shapes of device-overheads.json (reports/evidence/
-//   2026-11-26-h100-80gb-hbm3, cuDNN 9.19) to the byte.
-std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
-  const SymInt b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
-  const SymBytes expanded =
-      grouped() && !repeats() ? bytes(repeated_values(), regime_.compute) : SymBytes();
-  if (cudnn())
-    return {fp32(q_values()) + fp32(checked_multiply(tokens_.total(), d_.heads)) + expanded * 2 +
-            kCudnnEngine};
-  if (varies()) {  // mha_varlen_bwd: 128 rows more for each sample
-    const SymInt rows = real(tokens_.total()) + checked_multiply(128, tokens_.samples);
-    const SymBytes of_heads = grouped() ? bytes(real(q_values()), regime_.compute) : SymBytes();
-    return {fp32(checked_multiply(rows, d_.heads)),
-            fp32(checked_multiply(rows, d_.heads * up_to(d_.head_dim, 32))), of_heads, of_heads};
-  }
-  return {fp32(checked_multiply(b * d_.heads, rounded)),
-          fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))), expanded,
-          expanded};
-}
-
-// attention_backward.cu, _flash_attention_backward: `out.contiguous()` as [b, s, heads, d], which
-// is a copy where the output was laid out like the queries. cuDNN and the flash_attn package take
-// any strides of the first axes (flash_attn_interface.py, maybe_contiguous).
-SymBytes AttentionWriter::copied_out(const AttentionInput& in) const {
-  const bool copies =
-      (in.heads_first || hooks_.any()) && rules_.sdpa != Rules::Sdpa::cudnn && !packaged();
-  return copies ? bytes(q_values(), regime_.compute) : SymBytes();
-}
-
-void AttentionWriter::flash_workspace(OpBuilder backward, const AttentionInput& in,
-                                      const Grads& d) {
-  const SymBytes copied = copied_out(in);
-  SymBytes all = copied;
-  BlockEvents events;
-  if (copied > Bytes(0)) {
-    events.take(copied);
-    for (const TensorId gradient : d) events.birth(gradient);
-  }
-  const auto take = [&](SymBytes block) {
-    events.take(block);
-    all += block;
-  };
-  if (strategy_.attention == Attention::flash_3)
-    for (const SymInt values : hopper_backward(hopper(in.soft_cap))) take(fp32(values));
-  else
-    for (const SymBytes block : flash_blocks()) take(block);
-  backward.scratch(all, Category::workspace);
-  if (b_.keeps_blocks()) b_.blocks(std::move(events));
-}
-
-// ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h and attention_backward.cu: the
-// row sums delta [b, heads, s] in fp32 and, for every head, dQ accumulated in fp32 in tiles, each
-// behind 16 bytes of locks (workspace_elements_gq). Tiles are 64 × 64 for heads of at most 64, else
-// 128 × 128, in fp32 64 × 128 (more does not fit in shared memory). In fp32 delta is made by torch
-// operators: a product as large as q, its sums, and their copy.
-void AttentionWriter::efficient_workspace(OpBuilder backward, DType dtype) {
-  const bool wide = d_.head_dim > 64;
-  const SymInt rows = wide && dtype != DType::fp32 ? 128 : 64, columns = wide ? 128 : 64;
-  const SymInt tiles =
-      checked_multiply(ceil_divide(tokens_.length, rows), ceil_divide(d_.head_dim, columns));
-  const SymBytes delta = fp32(checked_multiply(tokens_.total(), d_.heads));
-  const SymBytes sums = b_.rounded(SymBytes(checked_multiply(
-      checked_multiply(tokens_.sequences * d_.heads, tiles), 16 + 4 * rows * columns)));
-  SymBytes highest = delta + sums;
-  BlockEvents events;
-  if (dtype == DType::fp32) {
-    const SymBytes product = fp32(q_values());
-    highest = larger(highest, product + delta * 2);
-    const auto first = events.take(product), sum = events.take(delta);
-    events.take(delta);
-    events.drop(first);
-    events.drop(sum);
-  } else {
-    events.take(delta);
-  }
-  events.take(sums);
-  backward.scratch(highest, Category::workspace);
-  if (b_.keeps_blocks()) b_.blocks(std::move(events));
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -4,6 +4,7 @@
 #include "planner/stacks/pytorch/attention_hopper.h"
 #include "planner/stacks/pytorch/attention_input.h"
 #include "planner/stacks/pytorch/modules.h"
+#include "planner/stacks/pytorch/sdpa_workspaces.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -110,7 +111,8 @@ class AttentionWriter : public ModuleWriter {
   AttentionInput prepare(const AttentionNames&, AttentionInput);
   SymBytes fused_operands(const AttentionNames&, const AttentionInput&, OpBuilder, AttentionSaved&);
   void save_fused(const AttentionNames&, DType dtype, AttentionSaved&);
-  void pad_mask(OpBuilder, SymBytes plain, const AttentionSaved&);
+  SdpaShape sdpa_shape(DType dtype) const;
+  void forward_blocks(OpBuilder, SymBytes plain, DType, const AttentionSaved&);
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);

@@ -24,6 +24,11 @@ Processors processors_of(const models::Gpu& gpu) {
   Processors out;
   if (gpu.multiprocessors) out.count = *gpu.multiprocessors;
   const std::string_view capability = gpu.compute_capability;
+  const std::size_t point = capability.find('.');
+  if (gpu.vendor == "nvidia" && point != std::string_view::npos) {
+    out.major = std::stoi(gpu.compute_capability);
+    out.minor = std::stoi(gpu.compute_capability.substr(point + 1));
+  }
   out.grouped = grouped_bytes(capability);
   if (capability == "7.5")
     out.threads = 1024;

@@ -11,6 +11,7 @@
 namespace plimsoll::planner::pytorch {
 
 struct Processors {
+  int major = 9, minor = 0;  // compute capability
   std::int64_t count = 132;  // streaming multiprocessors
   std::int64_t threads = 2048;  // that one of them holds at a time
   // Bytes of each for a grouped GEMM in bf16; 0: that is a loop of GEMMs.

@@ -4,12 +4,18 @@
 #include "models/model_spec.h"
 #include "models/run_spec.h"
 
+namespace plimsoll::planner {
+struct Question;
+}
+
 namespace plimsoll::planner::pytorch {
 
 // Error{unsupported}, {bad_input}: what asks for a packed base that is not planned.
 void refuse_packed(const models::Strategy& s);
 // Error{unsupported}, {bad_input}: what is not modelled of --bitsandbytes-version.
 void refuse_bitsandbytes(const models::Strategy& s);
+// Error{unsupported}, {bad_input}: what a kernel of attention that is asked for does not take.
+void refuse_attention(const Question& question);
 // Error{unsupported}: what is not modelled of adapters.
 void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of a mixture whose experts are a loop over modules, as

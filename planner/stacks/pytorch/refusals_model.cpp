@@ -2,15 +2,14 @@
 #include <algorithm>
 #include <string>
 
-#include "models/run_names.h"
 #include "models/storages.h"
+#include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/regime.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::pytorch {
 
 void refuse_of_model(const Question& question) {
-  const models::Attention kind = question.strategy.attention;
   const bool own = question.model->decoder->eager_attention;
   const bool sharded = question.strategy.stack == models::Stack::deepspeed
                            ? question.strategy.data.zero == 3
@@ -56,27 +55,7 @@ void refuse_of_model(const Question& question) {
   check(!stream_widens(question.strategy, d.norm), ErrorKind::unsupported,
         "--quantize without --kbit-prep yes: under autocast the residual stream of a model with "
         "LayerNorm is fp32 from its first packed MLP on, which is not modelled yet");
-  check(!own || kind == models::Attention::eager, ErrorKind::bad_input, [&] {
-    return "--attention " + std::string(models::name_of(kind)) + ": Transformers runs " +
-           question.model->model_type + " with eager attention alone";
-  });
-  check(!models::is_flash_package(kind) || question.strategy.precision != models::Precision::fp32,
-        ErrorKind::bad_input, [&] {
-          return "--attention " + std::string(models::name_of(kind)) +
-                 ": flash_attn computes in fp16 and bf16 only, not in --precision fp32";
-        });
-  check(kind != models::Attention::flash_3 || question.strategy.transformers >= models::kFlash3,
-        ErrorKind::bad_input, [] {
-          return "--attention flash-3 needs Transformers " + models::text_of(models::kFlash3) +
-                 " or newer (--transformers-version)";
-        });
-  const std::optional<models::Gpu>& gpu = question.cluster.gpu;
-  check(kind != models::Attention::flash_3 || !gpu || gpu->compute_capability == "9.0",
-        ErrorKind::unsupported, [&] {
-          return "--attention flash-3: its kernels for Hopper are modelled (compute capability "
-                 "9.0), and " +
-                 gpu->name + " has " + gpu->compute_capability;
-        });
+  refuse_attention(question);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -48,6 +48,7 @@ void refuse_torch(const models::ModelSpec& model, const models::Strategy& s) {
   refuse_if(s.rows != models::Rows::full, "rows that hold padding or several samples");
   refuse_if(s.attention == models::Attention::math || s.attention == models::Attention::flash_1,
             "--attention math or flash-1");
+  refuse_if(models::is_sdpa_kernel(s.attention), "--attention cudnn or efficient");
   using models::RecomputeKind;
   refuse_if(s.recompute.kind == RecomputeKind::ops, "--recompute by operator");
   refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");

@@ -1,7 +1,10 @@
 #include "planner/stacks/pytorch/sdpa_kernel.h"
 
 #include "models/prompt_adapters.h"
+#include "models/run_names.h"
+#include "planner/plan.h"
 #include "planner/stacks/pytorch/regime.h"
+#include "planner/stacks/pytorch/sdpa_workspaces.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -29,27 +32,37 @@ const char* kernel_name(Rules::Sdpa sdpa, models::Precision precision) {
 
 }  // namespace
 
-// That cuDNN's is first on Hopper follows from the order of backends alone; of torch 2.11 the
-// scratch of its backward was seen in the peaks of an H100's steps, too.
-reports::Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const models::Strategy& s,
-                                   const std::string& torch, const std::string& capability) {
-  if (models::prefix_tokens(s) > 0) {
-    const bool cudnn = sdpa == Rules::Sdpa::cudnn;
-    return {"kernel behind scaled_dot_product_attention", "\"efficient\"",
-            cudnn ? "assumed" : "derived",
-            std::string("keys in front of a sequence's own come with a mask, which "
-                        "FlashAttention does not take") +
-                (cudnn ? "; whether cuDNN's kernel takes it was not seen" : "")};
-  }
-  const bool seen = capability == "9.0" && s.torch == models::kTorch;
-  std::string source = torch + "'s order of backends on compute capability " + capability;
-  if (sdpa == Rules::Sdpa::cudnn && seen)
-    source += ", and its scratch in steps on an H100 (reports/evidence/2026-11-26-h100-80gb-hbm3)";
-  return {"kernel behind scaled_dot_product_attention", kernel_name(sdpa, s.precision),
-          sdpa != Rules::Sdpa::cudnn ? "derived"
-          : seen                     ? "calibrated"
-                                     : "assumed",
-          source};
+// That cuDNN's is first on Hopper and Blackwell follows from the order of backends alone; of torch
+// 2.11 the scratch of its backward was seen in the peaks of an H100's steps, too.
+reports::Assumption kernel_of_sdpa(const Rules& rules, std::int64_t head_dim,
+                                   const Question& question, const std::string& torch) {
+  const models::Strategy& s = question.strategy;
+  const std::string& capability = question.cluster.gpu->compute_capability;
+  const Rules::Sdpa sdpa = rules.sdpa;
+  const bool has = cudnn_has(head_dim, question.batch.seq_len, rules.gpu);
+  const bool named = models::is_sdpa_kernel(s.attention);
+  const bool cudnn =
+      named ? s.attention == models::Attention::cudnn : sdpa == Rules::Sdpa::cudnn && has;
+  const bool seen = cudnn && capability == "9.0" && s.torch == models::kTorch;
+  const std::string what = "kernel behind scaled_dot_product_attention";
+  std::string source = named ? "asked for by name (sdpa_kernel)"
+                             : torch + "'s order of backends on compute capability " + capability;
+  if (!named && sdpa == Rules::Sdpa::cudnn && !has)
+    source += ", where cuDNN's takes no head of this size";
+  if (cudnn)
+    source += seen ? ", and its scratch in steps on an H100 "
+                     "(reports/evidence/2026-11-26-h100-80gb-hbm3)"
+                   : "; its scratch is of cuDNN 9.19's own plans for such a GPU";
+  if (!named && !cudnn && models::prefix_tokens(s) > 0)
+    return {what, "\"efficient\"", "derived",
+            "keys in front of a sequence's own come with a mask, which FlashAttention does not "
+            "take"};
+  const std::string name = named ? "\"" + std::string(models::name_of(s.attention)) + "\""
+                                 : kernel_name(cudnn                        ? Rules::Sdpa::cudnn
+                                               : sdpa == Rules::Sdpa::cudnn ? Rules::Sdpa::flash
+                                                                            : sdpa,
+                                               s.precision);
+  return {what, name, seen ? "calibrated" : "derived", source};
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -9,12 +9,16 @@
 #include "planner/stacks/pytorch/rules.h"
 #include "reports/record.h"
 
+namespace plimsoll::planner {
+struct Question;
+}
+
 namespace plimsoll::planner::pytorch {
 
 Rules::Sdpa sdpa_of(const models::Gpu& gpu, const std::vector<models::Overhead>& overheads);
 
-// Said in the plan; `torch`: "torch 2.11".
-reports::Assumption kernel_of_sdpa(Rules::Sdpa sdpa, const models::Strategy& s,
-                                   const std::string& torch, const std::string& capability);
+// Said in the plan; `torch`: "torch 2.11". The question names a GPU.
+reports::Assumption kernel_of_sdpa(const Rules& rules, std::int64_t head_dim,
+                                   const Question& question, const std::string& torch);
 
 }  // namespace plimsoll::planner::pytorch

@@ -73,7 +73,7 @@ _plimsoll() {
     fit:--pad-to-multiple-of) return ;;
     fit:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     fit:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    fit:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3' -- "$cur")); return ;;
+    fit:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
     fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
     fit:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     fit:--lora-rank) return ;;
@@ -198,7 +198,7 @@ _plimsoll() {
     recommend:--pad-to-multiple-of) return ;;
     recommend:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     recommend:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    recommend:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3' -- "$cur")); return ;;
+    recommend:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
     recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
     recommend:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     recommend:--lora-rank) return ;;
@@ -312,7 +312,7 @@ _plimsoll() {
     run:--pad-to-multiple-of) return ;;
     run:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     run:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    run:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3' -- "$cur")); return ;;
+    run:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
     run:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
     run:--lora-rank) return ;;
     run:--adapters) return ;;
@@ -447,7 +447,7 @@ _plimsoll() {
     oom:--pad-to-multiple-of) return ;;
     oom:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     oom:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    oom:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3' -- "$cur")); return ;;
+    oom:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
     oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
     oom:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     oom:--lora-rank) return ;;

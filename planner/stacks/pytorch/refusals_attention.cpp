@@ -1,0 +1,94 @@
+// What stack pytorch does not plan of kernels of attention that are asked for by name.
+#include <string>
+
+#include "models/prompt_adapters.h"
+#include "models/run_names.h"
+#include "planner/stacks/pytorch/refusals.h"
+#include "planner/stacks/pytorch/regime.h"
+#include "planner/stacks/pytorch/sdpa_workspaces.h"
+#include "planner/stacks/pytorch/stack.h"
+
+namespace plimsoll::planner::pytorch {
+
+namespace {
+
+using models::Attention;
+
+// Whether Transformers hands SDPA grouped keys and values as they are: where a layer has no mask.
+bool hands_over_groups(const Question& question) {
+  const models::Decoder& d = *question.model->decoder;
+  const models::Strategy& s = question.strategy;
+  const bool windows = d.window > 0 && d.full_layers == 0 && question.batch.seq_len >= d.window;
+  return d.kv_heads < d.heads && s.transformers >= models::kSdpaTakesGroups && !windows &&
+         s.rows == models::Rows::full && models::prefix_tokens(s) == 0;
+}
+
+// torch 2.11, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: can_use_cudnn_attention,
+// can_use_mem_efficient_attention.
+void refuse_sdpa_kernel(const Question& question, const std::string& option) {
+  const models::Decoder& d = *question.model->decoder;
+  const models::Strategy& s = question.strategy;
+  const std::optional<models::Gpu>& gpu = question.cluster.gpu;
+  const bool cudnn = s.attention == Attention::cudnn;
+  const bool half = s.precision != models::Precision::fp32;
+  const auto refuse_if = [&](bool it_is, const std::string& why) {
+    check(!it_is, ErrorKind::bad_input, [&] { return option + ": " + why; });
+  };
+  check(!gpu || gpu->vendor == "nvidia", ErrorKind::unsupported, [&] {
+    return option + " is not modelled on " + gpu->name + " (another kernel on GPUs of AMD)";
+  });
+  const Processors card = gpu ? processors_of(*gpu) : Processors{};
+  const std::string size = std::to_string(d.head_dim);
+  if (cudnn) {
+    refuse_if(!half, "cuDNN's attention computes in fp16 and bf16 only, not in --precision fp32");
+    refuse_if(card.major < 8, "cuDNN's attention runs from compute capability 8.0 on, and " +
+                                  (gpu ? gpu->name + " has " + gpu->compute_capability : ""));
+    refuse_if(!cudnn_has(d.head_dim, question.batch.seq_len, card),
+              question.batch.seq_len == 1
+                  ? "cuDNN's attention takes no sequence of one token"
+                  : "cuDNN's attention takes heads of a multiple of 8, up to 128 (on compute "
+                    "capability 9.0 up to 256), and this model's are of " +
+                        size);
+    return;
+  }
+  const bool bf16 = half && low_dtype(s.precision) == DType::bf16;
+  refuse_if(bf16 && card.major < 8,
+            "the memory-efficient kernel computes in bf16 from compute capability 8.0 on");
+  refuse_if(d.head_dim % (half ? 8 : 4) != 0,
+            "the memory-efficient kernel takes heads of a multiple of " +
+                std::string(half ? "8" : "4") + ", and this model's are of " + size);
+  refuse_if(hands_over_groups(question),
+            "PyTorch's memory-efficient kernel takes no grouped queries, which Transformers " +
+                models::text_of(s.transformers) +
+                " hands to scaled_dot_product_attention where there is no mask");
+}
+
+}  // namespace
+
+void refuse_attention(const Question& question) {
+  const Attention kind = question.strategy.attention;
+  const std::string option = "--attention " + std::string(models::name_of(kind));
+  check(!question.model->decoder->eager_attention || kind == Attention::eager, ErrorKind::bad_input,
+        [&] {
+          return option + ": Transformers runs " + question.model->model_type +
+                 " with eager attention alone";
+        });
+  check(!models::is_flash_package(kind) || question.strategy.precision != models::Precision::fp32,
+        ErrorKind::bad_input, [&] {
+          return option + ": flash_attn computes in fp16 and bf16 only, not in --precision fp32";
+        });
+  check(kind != Attention::flash_3 || question.strategy.transformers >= models::kFlash3,
+        ErrorKind::bad_input, [&] {
+          return option + " needs Transformers " + models::text_of(models::kFlash3) +
+                 " or newer (--transformers-version)";
+        });
+  const std::optional<models::Gpu>& gpu = question.cluster.gpu;
+  check(kind != Attention::flash_3 || !gpu || gpu->compute_capability == "9.0",
+        ErrorKind::unsupported, [&] {
+          return option + ": its kernels for Hopper are modelled (compute capability 9.0), and " +
+                 gpu->name + " has " + gpu->compute_capability;
+        });
+  if (models::is_sdpa_kernel(kind)) refuse_sdpa_kernel(question, option);
+}
+
+}  // namespace plimsoll::planner::pytorch
