@@ -2,6 +2,7 @@
 // and the time that copies take. Device bytes: dry_runs_activations_test.cpp.
 #include <doctest/doctest.h>
 
+#include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/storages.h"
 #include "planner/plan.h"
@@ -77,6 +78,7 @@ TEST_CASE("without checkpoints they are offloaded of steps whose nodes were trac
           {kNothing, [](Refusable&) {}},
           {kNothing, adapt},
           {kNothing, [](Refusable& a) { pack(a, "nf4-dq"); }},
+          {kNothing, [](Refusable& a) { a.s.attention = models::Attention::cudnn; }},
           {kNothing, [](Refusable& a) { a.model = "mistral-7b-v0.1", a.batch.seq_len = 4095; }},
           {"--offload activations without --recompute full is modelled with PyTorch's own flash",
            [](Refusable& a) { a.model = "mistral-7b-v0.1", a.batch.seq_len = 4096; }},
@@ -86,6 +88,8 @@ TEST_CASE("without checkpoints they are offloaded of steps whose nodes were trac
            [](Refusable& a) { a.s.attention = models::Attention::eager; }},
           {"--offload activations without --recompute full is modelled with PyTorch's own flash",
            [](Refusable& a) { a.s.attention = models::Attention::flash_2; }},
+          {"--offload activations without --recompute full is modelled with PyTorch's own flash",
+           [](Refusable& a) { a.s.attention = models::Attention::efficient; }},
           {"--offload activations without --recompute full is modelled of llama",
            [](Refusable& a) { a.model = "phi-3-mini-4k"; }},
           {"--offload activations without --recompute full is not modelled under FSDP",
@@ -96,6 +100,27 @@ TEST_CASE("without checkpoints they are offloaded of steps whose nodes were trac
            [&](Refusable& a) { adapt(a), a.s.lora->modules_to_save = {"lm_head"}; }},
       },
       offload);
+}
+
+// SDPA takes the memory-efficient kernel or the math path there: what these save was not traced.
+TEST_CASE("without checkpoints they are not offloaded on cards that have no FlashAttention") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  planner::Question question;
+  question.model = &model;
+  question.batch = {.seq_len = 512};
+  question.strategy.precision = models::Precision::fp16;
+  question.strategy.offload.activations = true;
+  for (const char* gpu : {"v100-sxm-32gb", "t4"}) {
+    question.cluster.gpu = models::find_gpu(gpu);
+    CHECK_THROWS_WITH_AS(
+        planner::plan(question),
+        doctest::Contains("is modelled from compute capability 8.0 on, with FlashAttention"),
+        Error);
+  }
+  for (const char* gpu : {"h100", "a100-80gb"}) {
+    question.cluster.gpu = models::find_gpu(gpu);
+    CHECK_NOTHROW(planner::plan(question));
+  }
 }
 
 // llama-3.2-1b, 16 layers of 2048, 128256 words; 1024 tokens in bf16. Pinned in powers of two: the

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <random>
 
 #include "models/gpu_catalog.h"
@@ -10,6 +11,7 @@
 #include "planner/plan.h"
 #include "planner/program/timeline.h"
 #include "planner/stack_step.h"
+#include "tests/fnv.h"
 
 namespace plimsoll::tests {
 
@@ -17,23 +19,24 @@ namespace {
 
 using namespace models;
 
-// FNV-1a, 64 bits.
 class Hash {
  public:
   Hash& add(std::string_view text) {
-    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    value_ = fnv1a(text, value_);
     return add(static_cast<std::int64_t>(text.size()));
   }
   Hash& add(std::int64_t number) {
-    for (int i = 0; i < 64; i += 8)
-      value_ = (value_ ^ ((static_cast<std::uint64_t>(number) >> i) & 0xff)) * 0x100000001b3u;
+    std::array<char, 8> bytes{};  // the lowest first, whatever the machine's order
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<char>(static_cast<std::uint64_t>(number) >> 8 * i & 0xff);
+    value_ = fnv1a({bytes.data(), bytes.size()}, value_);
     return *this;
   }
   Hash& add(Bytes bytes) { return add(bytes.value()); }
   std::uint64_t value() const { return value_; }
 
  private:
-  std::uint64_t value_ = 0xcbf29ce484222325u;
+  std::uint64_t value_ = kFnvBasis;
 };
 
 // std::mt19937_64 is the same everywhere; its distributions are not.

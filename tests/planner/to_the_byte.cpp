@@ -25,7 +25,7 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs", {35, 37, 29, 39}},
     {"dry_runs_activations", {6, 7, 1, 7}},
     {"dry_runs_activations_draw", {6, 9, 1, 14}},
-    {"dry_runs_activations_none", {4, 7, 0, 4}},
+    {"dry_runs_activations_none", {8, 12, 0, 7}},
     {"dry_runs_activations_none_draw", {10, 12, 2, 16}},
     {"dry_runs_attention", {9, 13, 9, 12}},
     {"dry_runs_attention_draw", {6, 9, 13, 11}},

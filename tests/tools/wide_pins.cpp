@@ -11,6 +11,7 @@
 #include "reports/json_writer.h"
 #include "reports/plan_json.h"
 #include "reports/plan_table.h"
+#include "tests/fnv.h"
 #include "tests/tools/wide_question.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/explain.h"
@@ -28,14 +29,8 @@ constexpr std::size_t kMostTries = 8;
 // What takes other plans takes long, and so does a long document.
 constexpr std::uint64_t kWholeStepOnceIn = 8, kRemediesOnceIn = 8, kExplainedOnceIn = 16;
 
-// FNV-1a, 64 bits.
-std::uint64_t hash_of(std::string_view text, std::uint64_t value = 0xcbf29ce484222325u) {
-  for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return value;
-}
-
 std::string short_hash(std::string_view text) {
-  return fmt::format("{:06x}", hash_of(text) & 0xffffff);
+  return fmt::format("{:06x}", fnv1a(text) & 0xffffff);
 }
 
 // Seconds and rates to seven figures: the last ones are the compiler's.

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 
+#include "models/base/remembered.h"
 #include "reports/json_writer.h"
 #include "tools/cli/batch_answers.h"
 #include "tools/cli/doors.h"
@@ -28,34 +28,7 @@ std::string compact_plan(const reports::Plan& plan) {
   return text;
 }
 
-// Answers to questions that were asked before, the same but for their id. Of two generations the
-// older is forgotten when the younger is full: memory stays bounded however long the input.
-class Remembered {
- public:
-  const std::string* find(const std::string& question) {
-    if (const auto at = young_.find(question); at != young_.end()) return &at->second;
-    const auto at = old_.find(question);
-    if (at == old_.end()) return nullptr;
-    std::string answer = std::move(at->second);
-    old_.erase(at);
-    return add(question, std::move(answer));
-  }
-
-  const std::string* add(const std::string& question, std::string answer) {
-    constexpr std::size_t kMostBytes = 32 << 20;
-    bytes_ += question.size() + answer.size();
-    if (bytes_ > kMostBytes) {
-      old_ = std::move(young_);
-      young_.clear();
-      bytes_ = question.size() + answer.size();
-    }
-    return &(young_[question] = std::move(answer));
-  }
-
- private:
-  std::unordered_map<std::string, std::string> young_, old_;
-  std::size_t bytes_ = 0;
-};
+constexpr std::size_t kMostBytes = 32 << 20;  // of answers that are remembered, and as many again
 
 std::string question_of(const Query& query) {
   std::vector<std::string> words;
@@ -79,7 +52,7 @@ class Answerer {
       const Query query = query_from(keys.empty() ? text : csv_query(keys, text), line.id);
       const std::string question = question_of(query);
       const std::string* body = remembered_.find(question);
-      line.body = body ? *body : *remembered_.add(question, planned(query));
+      line.body = body != nullptr ? *body : remembered(question, planned(query));
       line.answered = true;
     } catch (const Error& error) {
       line.kind = name_of(error.kind());
@@ -102,9 +75,16 @@ class Answerer {
     return answers_.body(compact_plan(answer(request)));
   }
 
+  const std::string& remembered(const std::string& question, std::string body) {
+    const std::size_t bytes = question.size() + body.size();
+    return remembered_.add(question, std::move(body), bytes);
+  }
+
   const BatchAnswers& answers_;
   Sources sources_;
-  Remembered remembered_;
+  // Answers to questions that were asked before, the same but for their id: memory stays bounded
+  // however long the input.
+  Remembered<std::string, std::string> remembered_{kMostBytes};
 };
 
 struct Asked {

@@ -3,6 +3,7 @@
 
 #include "models/model_spec.h"
 #include "models/run_spec.h"
+#include "planner/stacks/pytorch/rules.h"
 
 namespace plimsoll::planner {
 struct Question;
@@ -16,6 +17,9 @@ void refuse_packed(const models::Strategy& s);
 void refuse_bitsandbytes(const models::Strategy& s);
 // Error{unsupported}, {bad_input}: what a kernel of attention that is asked for does not take.
 void refuse_attention(const Question& question);
+// Error{unsupported}, {bad_input}: what the card, with the kernel that SDPA takes on it, does not
+// run.
+void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa);
 // Error{unsupported}: what is not modelled of adapters.
 void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of a mixture whose experts are a loop over modules, as

@@ -32,9 +32,11 @@ void refuse_saved_by_node(const models::ModelSpec& model, const models::Strategy
             "is modelled of llama, mistral, qwen2, qwen3, gemma, granite and olmo2");
   refuse_if(s.data.zero >= 2, "is not modelled under FSDP");
   const bool slides = d.window > 0 && d.full_layers < d.layers && batch.seq_len >= d.window;
-  refuse_if(s.attention != models::Attention::flash || slides ||
-                regime_of(s, false, false, false).compute == DType::fp32,
-            "is modelled with PyTorch's own flash attention: 16 bits, no sliding window");
+  const bool fused =
+      s.attention == models::Attention::flash || s.attention == models::Attention::cudnn;
+  refuse_if(
+      !fused || slides || regime_of(s, false, false, false).compute == DType::fp32,
+      "is modelled with PyTorch's own flash attention or cuDNN's: 16 bits, no sliding window");
   const bool more = s.lora && (models::further_option(*s.lora) != nullptr || s.lora->dropout > 0);
   refuse_if(more, "is modelled with adapters that are LoRA's A and B alone, without dropout");
 }

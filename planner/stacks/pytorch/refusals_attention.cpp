@@ -1,6 +1,7 @@
 // What stack pytorch does not plan of kernels of attention that are asked for by name.
 #include <string>
 
+#include "models/gpu_catalog.h"
 #include "models/prompt_adapters.h"
 #include "models/run_names.h"
 #include "planner/stacks/pytorch/refusals.h"
@@ -89,6 +90,22 @@ void refuse_attention(const Question& question) {
                  gpu->name + " has " + gpu->compute_capability;
         });
   if (models::is_sdpa_kernel(kind)) refuse_sdpa_kernel(question, option);
+}
+
+void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
+  if (question.cluster.gpu)
+    models::check_products(*question.cluster.gpu, question.strategy.precision);
+  check(question.strategy.attention != models::Attention::flash_2 || sdpa != Rules::Sdpa::efficient,
+        ErrorKind::bad_input, [&] {
+          return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name;
+        });
+  // Older cards take the memory-efficient kernel or the math path.
+  check(!hooks_take_all(question.strategy) || sdpa != Rules::Sdpa::efficient,
+        ErrorKind::unsupported, [&] {
+          return "--offload activations without --recompute full is modelled from compute "
+                 "capability 8.0 on, with FlashAttention or cuDNN's, and " +
+                 question.cluster.gpu->name + " has " + question.cluster.gpu->compute_capability;
+        });
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -15,6 +15,7 @@
 #include "models/run_names.h"
 #include "models/stack_versions.h"
 #include "planner/program/peak.h"
+#include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/sdpa_kernel.h"
 #include "planner/stacks/pytorch/wrappers/fsdp1.h"
 #include "planner/stacks/pytorch/wrappers/fsdp2.h"
@@ -23,19 +24,6 @@
 namespace plimsoll::planner::pytorch {
 
 using reports::Assumption;
-
-namespace {
-
-void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
-  if (question.cluster.gpu)
-    models::check_products(*question.cluster.gpu, question.strategy.precision);
-  check(question.strategy.attention != models::Attention::flash_2 || sdpa != Rules::Sdpa::efficient,
-        ErrorKind::bad_input, [&] {
-          return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name;
-        });
-}
-
-}  // namespace
 
 bool any_of_lt(const ModelParts& parts) {
   const auto of_lt = [](const LinearPart& part) {
