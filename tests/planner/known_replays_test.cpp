@@ -17,6 +17,12 @@ namespace {
 
 using Change = std::function<void(DrawnRequests&, std::size_t)>;
 
+void take_one(DrawnRequests& drawn, std::size_t which, std::int64_t instance) {
+  drawn.start = {};
+  drawn.start.take_instance(static_cast<models::TensorId>(which), instance);
+  drawn.start.drop(drawn.start.hold(9_MiB));
+}
+
 // What decides a replay, one thing at a time; `which` tensor.
 const std::vector<Change>& changes() {
   static const std::vector<Change> all{
@@ -38,6 +44,9 @@ const std::vector<Change>& changes() {
       [](DrawnRequests& d, std::size_t which) {
         d.start.take(static_cast<models::TensorId>(which));
       },
+      // One instance before what is held for a while, the others behind it.
+      [](DrawnRequests& d, std::size_t which) { take_one(d, which, 0); },
+      [](DrawnRequests& d, std::size_t which) { take_one(d, which, 1); },
       [](DrawnRequests& d, std::size_t) { d.start.take_model(); },
       [](DrawnRequests& d, std::size_t) {
         d.start.before_second_step();
@@ -47,7 +56,10 @@ const std::vector<Change>& changes() {
       [](DrawnRequests& d, std::size_t) { d.conf = {.max_split_size = 20_MiB}; },
       [](DrawnRequests& d, std::size_t) { d.conf = {.max_split_size = 40_MiB}; },
       [](DrawnRequests& d, std::size_t) {
-        d.conf = {.max_split_size = 20_MiB, .max_non_split_rounding = 64_MiB};
+        d.conf = {.max_split_size = 2_MiB, .max_non_split_rounding = 1_MiB};
+      },
+      [](DrawnRequests& d, std::size_t) {
+        d.conf = {.max_split_size = 2_MiB, .max_non_split_rounding = 512_MiB};
       },
       [](DrawnRequests& d, std::size_t) { d.conf.roundup_power2_divisions.fill(4); },
       [](DrawnRequests& d, std::size_t) { d.conf.roundup_power2_divisions.back() = 8; },
