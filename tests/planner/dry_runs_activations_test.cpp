@@ -15,8 +15,8 @@ TEST_CASE(
 }
 
 // Where hooks take what every node saves. Under autocast they mistake a block that was used again
-// for what stood there before, and leave some copies of weights on the device. Five of the runs have
-// cuDNN's attention, which PyTorch takes on Hopper.
+// for what stood there before, and leave some copies of weights on the device. Five of the runs
+// have cuDNN's attention, which PyTorch takes on Hopper.
 TEST_CASE("so are those of activations on the host without checkpoints") {
   check_runs("dry_runs_activations_none.json", {}, 17);
   check_host("dry_runs_activations_none.json", 0.013);

@@ -7,12 +7,6 @@ namespace plimsoll::planner::pytorch {
 
 using models::Attention;
 
-namespace {
-SymInt up_to(SymInt value, SymInt step) {
-  return checked_multiply(ceil_divide(value, step), step);
-}
-}  // namespace
-
 void AttentionWriter::attention_forward(const AttentionNames& names, const AttentionInput& in,
                                         AttentionSaved& s) {
   const bool saves = std::exchange(saves_, saves_ && !selective());
@@ -126,7 +120,7 @@ SymBytes AttentionWriter::fused_operands(const AttentionNames& names, const Atte
   for (const double moved : {v, both})
     if (moved > 0) work.casts(moved);
   if (!masked()) return Bytes(0);
-  const SymInt padded = cudnn() ? tokens_.keys() : up_to(tokens_.keys(), 8);
+  const SymInt padded = cudnn() ? tokens_.keys() : round_up(tokens_.keys(), 8);
   s.mask = make(names.mask, checked_multiply(tokens_.total(), padded), dtype);
   attention.read(model_mask()).write(s.mask);
   const SymBytes plain = bytes(checked_multiply(tokens_.total(), tokens_.keys()), dtype);
@@ -153,7 +147,7 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   s.out = copies ? kNoTensor : s.fused_out;
   if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
     s.lse = make(names.logsumexp,
-                 checked_multiply(tokens_.sequences * d_.heads, up_to(tokens_.length, 32)),
+                 checked_multiply(tokens_.sequences * d_.heads, round_up(tokens_.length, 32)),
                  DType::fp32);
   } else {
     s.lse = make(names.logsumexp, checked_multiply(real(tokens_.total()), d_.heads), DType::fp32);

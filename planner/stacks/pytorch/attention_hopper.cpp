@@ -6,10 +6,6 @@ namespace plimsoll::planner::pytorch {
 
 namespace {
 
-SymInt up_to(SymInt value, SymInt step) {
-  return checked_multiply(ceil_divide(value, step), step);
-}
-
 // round_up_headdim: the widths that there are kernels for.
 std::int64_t kernel_width(std::int64_t head_dim) {
   for (const std::int64_t width : {64, 96, 128, 192})
@@ -31,8 +27,8 @@ std::int64_t tile_keys(std::int64_t width) {
 
 // Rows of all samples, each in whole tiles, or with a tile more.
 SymInt rows_in(std::int64_t tile, const HopperAttention& of) {
-  if (!of.varies) return checked_multiply(of.samples, up_to(of.length, tile));
-  return up_to(of.tokens + checked_multiply(of.samples, tile), tile);
+  if (!of.varies) return checked_multiply(of.samples, round_up(of.length, tile));
+  return round_up(of.tokens + checked_multiply(of.samples, tile), tile);
 }
 
 }  // namespace
@@ -43,7 +39,7 @@ SymInt hopper_schedule(const HopperAttention& of) {
   if (!of.causal && !of.windowed && !of.varies) return 0;
   const std::int64_t vectors =
       (of.windowed ? 0 : 1) + (of.causal || of.windowed ? 1 : 0) + (of.varies ? 2 : 0);
-  return checked_multiply(up_to(of.samples, 4), vectors) + 1;
+  return checked_multiply(round_up(of.samples, 4), vectors) + 1;
 }
 
 // [heads, rows] twice, [heads, rows, width] and, with groups, [key heads, keys, width] twice, fp32;

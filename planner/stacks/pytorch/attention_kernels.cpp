@@ -7,12 +7,6 @@ namespace plimsoll::planner::pytorch {
 
 using models::Attention;
 
-namespace {
-SymInt up_to(SymInt value, SymInt step) {
-  return checked_multiply(ceil_divide(value, step), step);
-}
-}  // namespace
-
 // SDPA takes the first backend that can (ATen/native/transformers/cuda/sdp_utils.cpp): flash and
 // cuDNN need 16 bits and, flash, no mask; the memory-efficient kernel knows no grouped queries.
 // Transformers leaves grouped queries to SDPA only where there is no mask
@@ -56,7 +50,7 @@ std::array<SymBytes, 2> AttentionWriter::split_blocks() const {
       never ? SymInt(1)
             : flash_key_splits(rules_.gpu, rows, tokens_.length, tokens_.keys(), d_.head_dim);
   if (splits == 1) return {};
-  const SymInt width = d_.head_dim <= 192 ? up_to(d_.head_dim, 32) : SymInt(256);
+  const SymInt width = d_.head_dim <= 192 ? round_up(d_.head_dim, 32) : SymInt(256);
   const SymInt sums = checked_multiply(splits, checked_multiply(rows, tokens_.length));
   return {fp32(sums), fp32(checked_multiply(sums, width))};
 }
@@ -102,17 +96,17 @@ void AttentionWriter::forward_blocks(OpBuilder attention, SymBytes plain, DType 
 //   cuDNN: one block (sdpa_workspaces.h).
 std::array<SymBytes, 4> AttentionWriter::flash_blocks() const {
   if (cudnn()) return {cudnn_backward(sdpa_shape(regime_.compute), rules_.gpu)};
-  const SymInt b = tokens_.sequences, rounded = up_to(tokens_.length, 128);
+  const SymInt b = tokens_.sequences, rounded = round_up(tokens_.length, 128);
   const SymBytes expanded =
       grouped() && !repeats() ? bytes(repeated_values(), regime_.compute) : SymBytes();
   if (varies()) {  // mha_varlen_bwd: 128 rows more for each sample
     const SymInt rows = real(tokens_.total()) + checked_multiply(128, tokens_.samples);
     const SymBytes of_heads = grouped() ? bytes(real(q_values()), regime_.compute) : SymBytes();
     return {fp32(checked_multiply(rows, d_.heads)),
-            fp32(checked_multiply(rows, d_.heads * up_to(d_.head_dim, 32))), of_heads, of_heads};
+            fp32(checked_multiply(rows, d_.heads * round_up(d_.head_dim, 32))), of_heads, of_heads};
   }
   return {fp32(checked_multiply(b * d_.heads, rounded)),
-          fp32(checked_multiply(b * rounded, d_.heads * up_to(d_.head_dim, 32))), expanded,
+          fp32(checked_multiply(b * rounded, d_.heads * round_up(d_.head_dim, 32))), expanded,
           expanded};
 }
 

@@ -6,17 +6,14 @@ namespace plimsoll::planner::pytorch {
 
 namespace {
 
-SymInt up_to(SymInt value, std::int64_t step) {
-  return checked_multiply(ceil_divide(value, step), step);
-}
-
 SymInt rows(const SdpaShape& of) {
   return checked_multiply(of.sequences, of.heads);
 }
 
 // Bytes of one bit for each score, in tiles of 128 × 128: which of them dropout keeps.
 SymInt kept_scores(const SdpaShape& of) {
-  return checked_multiply(rows(of), checked_multiply(up_to(of.length, 128), up_to(of.keys, 128))) /
+  return checked_multiply(rows(of),
+                          checked_multiply(round_up(of.length, 128), round_up(of.keys, 128))) /
          8;
 }
 
@@ -49,7 +46,7 @@ SymBytes cudnn_backward(const SdpaShape& of, const Processors& gpu) {
   if (gpu.major == 10 && of.dropout) return graph + SymBytes(kEngine + kept_scores(of));
   if (gpu.major == 10 && of.length > 128 && of.keys > 128)
     return graph + Bytes(of.groups ? kEngine : 0);
-  const SymInt own = checked_multiply(rows(of), up_to(of.length, 8));
+  const SymInt own = checked_multiply(rows(of), round_up(of.length, 8));
   return graph + SymBytes(checked_multiply(own, 4 * of.head_dim) + kEngine);
 }
 
