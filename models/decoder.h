@@ -64,6 +64,11 @@ struct Decoder {
   bool repeats_groups = false;  // keys and values, for SDPA: whatever the release says
   bool repeats_heads_first = false;  // as [batch, heads, s, d], one after the other
   bool masked_loss = false;  // cross entropy of the logits as they are, with labels as they are
+  // Classes of a sequence, which the head tells of its last token's logits; 0: a language model.
+  std::int64_t labels = 0;
+  // BERT's: a product and tanh of each sequence's first token stand before a classifier.
+  bool pooled = false;
+  double classifier_dropout = 0;
   // GPT-BigCode before kLossPadsLabels: cross entropy of the logits as they are; and what a layer
   // returns to the cache, in elements a token, whether it trains or not.
   bool low_loss_once = false;

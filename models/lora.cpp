@@ -207,6 +207,11 @@ const char* usual_lora_target(const ModelSpec& model) {
   return has_stacked_experts(model) ? "attention" : "all-linear";
 }
 
+std::vector<std::string> usual_modules_to_save(const ModelSpec& model) {
+  if (!model.decoder || model.decoder->labels == 0) return {};
+  return {model.decoder->pooled ? "classifier" : "score"};
+}
+
 std::vector<LoraCandidate> lora_candidates(const ModelSpec& model) {
   std::vector<LoraCandidate> out;
   for (const ParameterRow& row : model.parameters)

@@ -45,6 +45,10 @@ std::vector<std::string> default_lora_targets(const ModelSpec& model);
 // What is adapted where nobody says it: "all-linear", of a model with stacked experts "attention".
 const char* usual_lora_target(const ModelSpec& model);
 
+// Modules of which a copy is trained where nobody says it: a classifier (peft 0.21, peft_model.py,
+// PeftModelForSequenceClassification).
+std::vector<std::string> usual_modules_to_save(const ModelSpec& model);
+
 // The modules that `lora.targets` name, in the order of the parameter table:
 // - "all-linear": every linear module except the output head (peft/tuners/tuners_utils.py);
 // - "attention": the linear modules inside attention blocks;

@@ -12,6 +12,7 @@
 #include "models/config_reader.h"
 #include "models/safetensors_reader.h"
 #include "models/table/family.h"
+#include "models/table/table.h"
 
 namespace plimsoll::models {
 
@@ -193,6 +194,28 @@ void read_numerics(const Config& config, const Family& family, ModelSpec& model)
 }
 
 // `part`: of a multimodal config, whose nested configs name what differs from their class only.
+// A classifier's logits are neither scaled nor capped, and its head has a matrix of its own. Other
+// losses than cross entropy are not modelled (loss/loss_utils.py, ForSequenceClassificationLoss).
+void classify(const Config& config, ModelSpec& model) {
+  const std::int64_t labels = families::labels(config);
+  const std::string kind = config.text("problem_type", "");
+  const bool other = !kind.empty() && kind != "single_label_classification";
+  if (labels == 1 || other) {
+    model.no_decoder = other ? "problem_type '" + kind + "'" : "num_labels 1: a regression's loss";
+    model.decoder.reset();
+    return;
+  }
+  const auto set = [&](Decoder& decoder) {
+    decoder.labels = labels;
+    decoder.tied_head = decoder.scaled_logits = false;
+    decoder.soft_capped_logits = decoder.low_loss_once = false;
+  };
+  set(*model.decoder);
+  std::erase_if(model.other_forwards,
+                [](const OtherForward& of) { return of.code != ModelCode::transformers; });
+  for (OtherForward& of : model.other_forwards) set(of.decoder);
+}
+
 ModelSpec build(const Config& config, const ReadOptions& options, bool part) {
   const Family family = family_of(config, options);
   const families::Architecture& architecture = architecture_of(config, family, options);
@@ -201,6 +224,8 @@ ModelSpec build(const Config& config, const ReadOptions& options, bool part) {
   model.architecture = architecture.name;
   model.checkpoint_dtype = dtype_of(config);
   family.build(config, architecture.head, model);
+  if (model.decoder && architecture.head == families::Head::sequence_classification)
+    classify(config, model);
   read_numerics(config, family, model);
   check_sizes_were_read(config, family.model_type);
   check_activation(config, "hidden_act");
@@ -250,6 +275,14 @@ void compare_with_checkpoint(ModelSpec& model, const Checkpoint& checkpoint) {
   if (result.differences.size() > kMostNotes)
     model.notes.push_back(
         fmt::format("and {} more differences", result.differences.size() - kMostNotes));
+}
+
+std::string classifier_of(std::string_view model_type) {
+  const families::FamilyEntry* entry = families::find_family(model_type);
+  if (entry == nullptr) return "";
+  for (const families::Architecture& of : entry->make().architectures)
+    if (of.head == families::Head::sequence_classification) return of.name;
+  return "";
 }
 
 ModelSpec read_model(std::string_view config_text, std::string name, std::string source,

@@ -34,6 +34,9 @@ struct DropoutKeys {
 DropoutKeys dropout_keys(std::string_view config_text, std::string source,
                          const ReadOptions& options = {});
 
+// The class of a model_type that classifies sequences; "" where Transformers has none.
+std::string classifier_of(std::string_view model_type);
+
 // A config.json, or a folder that has one. Where safetensors files or their index lie beside it,
 // their headers are compared with the parameter table (models/checkpoint_check.h) and each
 // difference becomes a note; a header that cannot be read is Error{bad_input}.

@@ -17,6 +17,8 @@ static_assert(std::ranges::equal(std::span(kAttention).first(kNamesOf<Attention>
 constexpr std::string_view kPadding[] = {"none", "free", "longest", "max"};
 constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
 constexpr std::string_view kModes[] = {"train", "inference"};
+constexpr std::string_view kTasks[] = {"sft", "classification", "mlm",    "dpo",
+                                       "kto", "orpo",           "reward", "grpo"};
 constexpr std::string_view kPhases[] = {"step", "load"};
 constexpr std::string_view kDeviceMaps[] = {"none", "auto"};
 constexpr const char* kInference = "belongs to --mode inference, which is not modelled yet";
@@ -38,6 +40,11 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     of_a_step("dropout", "P", "Model", "of every dropout of the model: a rate, or config (config)",
               "model/config"),
+    Option{"task", "NAME", "Model",
+           "the head and its loss: sft; classification, of whole sequences; mlm, BERT's (the "
+           "config's class)"}
+        .one_of(kTasks, 3, "is not modelled yet")
+        .of_a_step(),
 
     {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
     Option{"gpus", "N", "Cluster", "world size (1)"}.at("strategy/world_size").written_anew(),

@@ -42,8 +42,8 @@ void add_weight(LinearPart& part, const ParameterRow& row, bool trainable) {
 // GEMMs outside of the layers and the head: BertPredictionHeadTransform's, OPT-350m's two.
 LinearPart* gemm_of_ends(ModelParts& parts, std::string_view module) {
   if (module.ends_with("project_in")) return &parts.project_in;
-  const bool head =
-      module.ends_with("predictions.transform.dense") || module.ends_with("project_out");
+  const bool head = module.ends_with("predictions.transform.dense") ||
+                    module.ends_with("project_out") || module.ends_with("pooler.dense");
   return head ? &parts.head_transform : nullptr;
 }
 
@@ -335,7 +335,7 @@ ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
   parts.max_positions = model.max_positions;
   parts.model_type = model.model_type;
   const models::Decoder& d = parts.decoder;
-  parts.head = {.in = d.table_width(), .out = d.vocab};
+  parts.head = {.in = d.table_width(), .out = d.labels > 0 ? d.labels : d.vocab};
   parts.final_norm.kind = parts.embedding_norm.kind = d.norm;
   std::vector<LayerPart> layers;
   for (std::size_t l = 0; std::cmp_less(l, d.layers); ++l)

@@ -210,7 +210,10 @@ void Changes::add_concessions() {
         std::string("--lora-rank 16 --lora-targets ") + target +
             (store ? " --param-dtype bf16" : ""),
         [store, target](Question& c) {
-          c.strategy.lora = models::Lora{.rank = 16, .targets = {target}};
+          c.strategy.lora =
+              models::Lora{.rank = 16,
+                           .targets = {target},
+                           .modules_to_save = models::usual_modules_to_save(*c.model)};
           if (store) c.strategy.param_dtype = DType::bf16;
         },
         "adapters are trained, and none of the model's own weights");

@@ -46,6 +46,11 @@ std::string list_argument(const char* name, const std::vector<std::string>& valu
   return out.empty() ? out : out + "]";
 }
 
+// peft 0.21, utils/peft_types.py, TaskType.
+const char* task_type(const Workload& w) {
+  return classifies(w) ? "SEQ_CLS" : "CAUSAL_LM";
+}
+
 // peft 0.21, tuners/ia3/config.py. Without feed-forward modules PEFT takes its own.
 std::string ia3(const Workload& w) {
   const models::Lora& lora = *w.strategy.lora;
@@ -54,9 +59,10 @@ std::string ia3(const Workload& w) {
                                       : list_argument("feedforward_modules", lora.feedforward);
   return fmt::format(
       "\npeft_config = IA3Config(\n"
-      "    target_modules={}, task_type=\"CAUSAL_LM\"{}{})\n"
+      "    target_modules={}, task_type=\"{}\"{}{})\n"
       "model = get_peft_model(model, peft_config{})\n",
-      target_modules(w), feedforward, list_argument("modules_to_save", lora.modules_to_save),
+      target_modules(w), task_type(w), feedforward,
+      list_argument("modules_to_save", lora.modules_to_save),
       lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
 }
 
@@ -65,9 +71,9 @@ std::string vera(const Workload& w) {
   const models::Lora& lora = *w.strategy.lora;
   return fmt::format(
       "\npeft_config = VeraConfig(\n"
-      "    r={}, vera_dropout={}, target_modules={}, task_type=\"CAUSAL_LM\"{})\n"
+      "    r={}, vera_dropout={}, target_modules={}, task_type=\"{}\"{})\n"
       "model = get_peft_model(model, peft_config{})\n",
-      lora.rank, number_text(lora.dropout), target_modules(w),
+      lora.rank, number_text(lora.dropout), target_modules(w), task_type(w),
       list_argument("modules_to_save", lora.modules_to_save),
       lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False");
 }
@@ -84,9 +90,9 @@ std::string prompt(const Workload& w) {
                         lora.encoder_hidden);
   return fmt::format(
       "\npeft_config = {}(\n"
-      "    num_virtual_tokens={}{}, task_type=\"CAUSAL_LM\")\n"
+      "    num_virtual_tokens={}{}, task_type=\"{}\")\n"
       "model = get_peft_model(model, peft_config)\n",
-      adapters_class(lora), lora.virtual_tokens, encoder);
+      adapters_class(lora), lora.virtual_tokens, encoder, task_type(w));
 }
 
 }  // namespace
@@ -112,14 +118,19 @@ std::string adapters_code(const Workload& w) {
   return fmt::format(
              "\npeft_config = LoraConfig(\n"
              "    r={}, lora_alpha={}, lora_dropout={}, target_modules={}, "
-             "task_type=\"CAUSAL_LM\"{})\n"
+             "task_type=\"{}\"{})\n"
              "model = get_peft_model(model, peft_config{})\n",
              lora.rank,
              whole ? std::to_string(static_cast<std::int64_t>(lora.alpha))
                    : number_text(lora.alpha),
-             number_text(lora.dropout), target_modules(w), further,
+             number_text(lora.dropout), target_modules(w), task_type(w), further,
              lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False") +
          others;
+}
+
+bool classifies(const Workload& w) {
+  return models::read_model(w.model_config, w.model_name, w.model_name)
+      .architecture.ends_with("ForSequenceClassification");
 }
 
 const char* adapters_class(const models::Lora& lora) {

@@ -11,4 +11,7 @@ namespace plimsoll::reports {
 std::string adapters_code(const models::Workload& workload);
 const char* adapters_class(const models::Lora& lora);
 
+// Whether the model is a classifier of sequences.
+bool classifies(const models::Workload& workload);
+
 }  // namespace plimsoll::reports

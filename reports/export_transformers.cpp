@@ -58,6 +58,7 @@ std::string auto_class(const Workload& w) {
   const models::ModelSpec model =
       models::read_model(w.model_config, w.model_name, w.model_name, {});
   return model.architecture.ends_with("ForMaskedLM") ? "AutoModelForMaskedLM"
+         : classifies(w)                             ? "AutoModelForSequenceClassification"
                                                      : "AutoModelForCausalLM";
 }
 
@@ -126,14 +127,23 @@ const char* attention_name(models::Attention attention) {
   return attention == models::Attention::flash_3 ? "\"flash_attention_3\"" : "\"sdpa\"";
 }
 
+// What else from_pretrained is told of a classifier.
+std::string classifier(const Workload& w) {
+  const models::ModelSpec model = models::read_model(w.model_config, w.model_name, w.model_name);
+  if (!model.decoder || model.decoder->labels == 0) return "";
+  return fmt::format(", num_labels={}", model.decoder->labels);
+}
+
 std::string load_model(const Workload& w) {
   const Strategy& s = w.strategy;
   return fmt::format(
       "model = {}.from_pretrained(\n"
-      "    {}, dtype=torch.{}, attn_implementation={}{})\n"
-      "model.config.use_cache = False\n{}",
+      "    {}, dtype=torch.{}, attn_implementation={}{}{})\n"
+      "model.config.use_cache = False\n{}{}",
       auto_class(w), reports::quoted(hub_id(w)), torch_name(loaded_dtype(s)),
-      attention_name(s.attention), packed_base(w), kbit_preparation(s));
+      attention_name(s.attention), classifier(w), packed_base(w),
+      classifies(w) ? "# Batches of several rows need model.config.pad_token_id.\n" : "",
+      kbit_preparation(s));
 }
 
 std::string freeze(const Strategy& s) {

@@ -379,7 +379,7 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
   refuse(d.position == PositionKind::alibi, "biases of the scores (ALiBi)");
   refuse(d.embedding_norm, "a norm behind the embedding");
   refuse(d.embedding_width > 0, "an embedding narrower than the model");
-  refuse(d.token_types > 0 || d.bidirectional || d.masked_loss, "masked language models");
+  refuse(d.bidirectional || d.masked_loss || d.labels > 0, "masked language models, classifiers");
 }
 
 void check_kinds(std::size_t kinds, const Recompute& recompute) {

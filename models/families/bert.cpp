@@ -14,17 +14,19 @@ void add_predictions(Table& table, const BertLike& d) {
 
 // What keeps the step program from describing this config; "" for nothing.
 std::string difference(const Config& config, const ModelSpec& model, const BertLike& d) {
-  if (model.architecture != "BertForMaskedLM") return "architecture " + model.architecture;
+  const bool known = model.architecture == "BertForMaskedLM" ||
+                     model.architecture == "BertForSequenceClassification";
+  if (!known) return "architecture " + model.architecture;
   if (config.flag("is_decoder", false)) return "is_decoder of bert";
   if (d.relative_positions)
     return "position_embedding_type '" + config.text("position_embedding_type", "absolute") + "'";
   if (config.natural("chunk_size_feed_forward", 0) > 0) return "chunk_size_feed_forward of bert";
   const std::string activation = config.text("hidden_act", "gelu");
-  const bool known = activation == "gelu" || activation == "gelu_pytorch_tanh";
-  return known ? "" : "hidden_act '" + activation + "' of bert";
+  const bool modelled = activation == "gelu" || activation == "gelu_pytorch_tanh";
+  return modelled ? "" : "hidden_act '" + activation + "' of bert";
 }
 
-void set_decoder(ModelSpec& model, const Config& config, const BertLike& d) {
+void set_decoder(ModelSpec& model, const Config& config, const BertLike& d, bool masked) {
   const double dropout = config.probability("hidden_dropout_prob", 0.1);
   model.decoder =
       Decoder{.hidden = d.hidden,
@@ -37,8 +39,10 @@ void set_decoder(ModelSpec& model, const Config& config, const BertLike& d) {
               .embedding_norm = true,
               .token_types = d.types,
               .bidirectional = true,
-              .head_transform = true,
-              .masked_loss = true,
+              .head_transform = masked,
+              .masked_loss = masked,
+              .pooled = !masked,
+              .classifier_dropout = config.probability("classifier_dropout", dropout),
               .norm = NormKind::layer_norm,
               .position = PositionKind::learned,
               .mlp = mlp_of(*activation_named(config.text("hidden_act", "gelu"))),
@@ -93,7 +97,7 @@ void build(const Config& config, Head head, ModelSpec& model) {
   model.max_positions = bert.positions;
   model.no_decoder = difference(config, model, bert);
   if (!model.no_decoder.empty()) return;
-  set_decoder(model, config, bert);
+  set_decoder(model, config, bert, head == Head::language_model);
   model.blocks = {std::make_shared<const Block>(block_of(model, config))};
 }
 }  // namespace

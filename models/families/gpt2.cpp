@@ -27,7 +27,7 @@ void add_block(Table& table, const Dimensions& d) {
 
 // What keeps the step program of GPT-2 from describing this config; "" for nothing.
 std::string difference(const Config& config, Head head, const ModelSpec& model) {
-  if (head != Head::language_model) return "architecture " + model.architecture;
+  if (!has_step(head)) return "architecture " + model.architecture;
   for (const char* option :
        {"add_cross_attention", "reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"})
     if (config.flag(option, false)) return std::string(option) + " of gpt2";

@@ -13,7 +13,7 @@ struct Dimensions {
 // What keeps the step program from describing this config; "" for nothing.
 std::string difference(const Config& config, Head head, const ModelSpec& model,
                        const Dimensions& d) {
-  if (head != Head::language_model) return "architecture " + model.architecture;
+  if (!has_step(head)) return "architecture " + model.architecture;
   const std::string activation = config.text("hidden_act", "gelu");
   if (!activation_named(activation)) return "hidden_act '" + activation + "'";
   const std::int64_t head_dim = d.hidden / d.heads;

@@ -33,11 +33,12 @@ void build(const Config& config, Head head, ModelSpec& model) {
 }  // namespace
 
 Family granite() {
-  return {.model_type = "granite",
-          .architectures = decoder_classes("Granite"),
-          .lora_targets = {},
-          .build = build,
-          .numerics = granite_numerics};
+  return {
+      .model_type = "granite",
+      .architectures = {{"GraniteForCausalLM", Head::language_model}, {"GraniteModel", Head::base}},
+      .lora_targets = {},
+      .build = build,
+      .numerics = granite_numerics};
 }
 
 }  // namespace plimsoll::models::families

@@ -49,7 +49,7 @@ void add_parameters(ModelSpec& model, const Config& config, Head head, const Dim
 // What keeps the step program from describing this config; "" for nothing.
 std::string difference(const Config& config, Head head, const ModelSpec& model,
                        const Dimensions& d) {
-  if (head != Head::language_model) return "architecture " + model.architecture;
+  if (!has_step(head)) return "architecture " + model.architecture;
   const std::string activation = config.text("activation_function", "relu");
   if (!activation_named(activation)) return "activation_function '" + activation + "'";
   // OPT-350m has both, the other models none.

@@ -27,7 +27,7 @@ void add_block(Table& table, const Config& config, const LlamaLike& d) {
 // What keeps the step program from describing this config; "" for nothing.
 std::string difference(const Config& config, Head head, const ModelSpec& model,
                        const LlamaLike& d) {
-  if (head != Head::language_model) return "architecture " + model.architecture;
+  if (!has_step(head)) return "architecture " + model.architecture;
   if (!activation_named(d.activation)) return "hidden_act '" + d.activation + "'";
   if (config.flag("qk_layernorm", false)) return "qk_layernorm of phi";
   if (config.probability("embd_pdrop", 0) > 0) return "embd_pdrop of phi";

@@ -23,6 +23,11 @@ enum class Head : std::uint8_t {
   encoder,  // the encoder of an encoder-decoder alone
 };
 
+// Whether the step program has it, where it has the family's layers.
+constexpr bool has_step(Head head) {
+  return head == Head::language_model || head == Head::sequence_classification;
+}
+
 struct Architecture {
   std::string name;  // "LlamaForCausalLM"
   Head head;

@@ -53,7 +53,7 @@ void set_gemma_decoder(ModelSpec& model, const Config& config, Head head, const 
   constexpr const char* kActivation = "gelu_pytorch_tanh";
   const std::string activation = config.text("hidden_activation", kActivation);
   const std::size_t period = period_of(sliding);
-  if (head != Head::language_model)
+  if (!has_step(head))
     model.no_decoder = "architecture " + model.architecture;
   else if (activation != kActivation)
     model.no_decoder = "hidden_activation '" + activation + "'";

@@ -145,7 +145,7 @@ void set_llama_facts(ModelSpec& model, const LlamaLike& d) {
 
 void set_llama_decoder(ModelSpec& model, Head head, const LlamaLike& d,
                        Block (*block)(const ModelSpec&, const LlamaLike&)) {
-  if (head != Head::language_model) {
+  if (!has_step(head)) {
     model.no_decoder = "architecture " + model.architecture;
     return;
   }

@@ -71,7 +71,7 @@ std::string difference(const Config& config, Head head, const LlamaLike& d,
                        const ModelSpec& model) {
   // ATen/native/cuda/TensorTopK.cu, should_use_sort: longer rows go to another kernel.
   constexpr std::int64_t kMostSorted = 400;
-  if (head != Head::language_model) return "architecture " + model.architecture;
+  if (!has_step(head)) return "architecture " + model.architecture;
   if (d.activation != "silu" && d.activation != "swish")
     return "hidden_act '" + d.activation + "' in a gated MLP";
   if (config.real("router_jitter_noise", 0) != 0) return "router_jitter_noise";

@@ -49,7 +49,10 @@ bool fixed(const Scope& scope, std::string_view axis) {
 }
 
 models::Lora own_lora(const models::ModelSpec& model) {
-  return {.rank = kLoraRank, .alpha = 2 * kLoraRank, .targets = {models::usual_lora_target(model)}};
+  return {.rank = kLoraRank,
+          .alpha = 2 * kLoraRank,
+          .targets = {models::usual_lora_target(model)},
+          .modules_to_save = models::usual_modules_to_save(model)};
 }
 
 models::Quantization own_packing() {

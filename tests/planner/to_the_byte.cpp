@@ -37,6 +37,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_bitsandbytes_0.46", {3, 3, 2, 3}},
     {"dry_runs_bitsandbytes_draw_0.42", {0, 0, 1, 0}},
     {"dry_runs_bitsandbytes_draw_0.46", {2, 2, 2, 3}},
+    {"dry_runs_classifier", {9, 10, 11, 12}},
+    {"dry_runs_classifier_draw", {4, 7, 11, 12}},
     {"dry_runs_compiled", {10, 11, 2, 13}},
     {"dry_runs_drawn", {31, 55, 75, 59}},
     {"dry_runs_drawn_13", {50, 98, 116, 84}},

@@ -27,6 +27,7 @@ struct Trial {
 // A value that is no default for each option that is modelled; several where stacks differ.
 const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"dropout", {{"0"}}},
+    {"task", {{"classification"}}},
     {"gpu", {{"a100-80gb"}}},
     {"gpus", {{"16"}}},
     {"gpus-per-node", {{"2"}, {"2", {{"exchange", "mpi"}}}}},

@@ -155,6 +155,8 @@ void set_default_targets(const Options& options, const models::ModelSpec& model,
     if (own && model.decoder) s.lora->encoder_hidden = model.decoder->hidden;
     return;
   }
+  if (!options.has("modules-to-save"))
+    s.lora->modules_to_save = models::usual_modules_to_save(model);
   const bool ia3 = s.lora->kind == models::AdapterKind::ia3;
   // As PEFT takes target_parameters without target_modules.
   if (!options.has("lora-targets") && s.lora->parameters.empty())

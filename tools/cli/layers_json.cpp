@@ -28,4 +28,10 @@ std::string config_with_dropout(const std::string& config, const models::Dropout
   return json.dump();
 }
 
+std::string config_with_architecture(const std::string& config, const std::string& name) {
+  nlohmann::json json = models::parse_json(config, "configuration");
+  json["architectures"] = nlohmann::json::array({name});
+  return json.dump();
+}
+
 }  // namespace plimsoll::tools

@@ -15,4 +15,7 @@ std::string config_with_layers(const std::string& config, std::int64_t layers);
 std::string config_with_dropout(const std::string& config, const models::DropoutKeys& keys,
                                 double rate);
 
+// Of this class.
+std::string config_with_architecture(const std::string& config, const std::string& name);
+
 }  // namespace plimsoll::tools

@@ -162,4 +162,27 @@ std::shared_ptr<const LoadedModel> with_dropout(const LoadedModel& model, const 
   return std::make_shared<const LoadedModel>(std::move(out));
 }
 
+std::shared_ptr<const LoadedModel> with_task(std::shared_ptr<const LoadedModel> model,
+                                             const std::string& assume, const std::string& task) {
+  const models::ModelSpec& spec = model->spec;
+  const bool classifies = spec.architecture.ends_with("ForSequenceClassification");
+  const bool masked = spec.architecture.ends_with("ForMaskedLM");
+  const bool has_it = task == "classification" ? classifies
+                      : task == "mlm"          ? masked
+                                               : !classifies && !masked;
+  if (has_it) return model;
+  const std::string name = task == "classification" ? models::classifier_of(spec.model_type) : "";
+  check(!name.empty(), ErrorKind::bad_input, [&] {
+    return fmt::format(
+        "--task {}: {} is {}{}", task, spec.name, spec.architecture,
+        task == "classification" ? ", and Transformers has no classifier of it" : "");
+  });
+  LoadedModel out = *model;
+  const models::ReadOptions options{.assume = assume};
+  out.config = config_with_architecture(model->config, name);
+  out.spec = models::read_model(out.config, spec.name, spec.name, options);
+  out.spec.notes = spec.notes;  // of the checkpoint beside it too
+  return std::make_shared<const LoadedModel>(std::move(out));
+}
+
 }  // namespace plimsoll::tools

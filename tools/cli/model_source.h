@@ -35,6 +35,12 @@ class ModelSource {
 std::shared_ptr<const LoadedModel> with_dropout(const LoadedModel& model, const std::string& assume,
                                                 double rate);
 
+// The model with the head of `task`: classification puts a classifier of sequences in the place of
+// whatever the configuration names, in it too. Error{bad_input}: the head is another one, or there
+// is none.
+std::shared_ptr<const LoadedModel> with_task(std::shared_ptr<const LoadedModel> model,
+                                             const std::string& assume, const std::string& task);
+
 // Where huggingface_hub keeps what it has downloaded: HF_HUB_CACHE, HF_HOME/hub,
 // XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub.
 std::filesystem::path hub_cache();

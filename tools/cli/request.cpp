@@ -360,6 +360,8 @@ Request request_from(const std::string& model, const Options& options, Sources& 
   if (!request.parameters) {
     const std::string* assume = options.find("assume");
     request.model = sources.models.load(model, assume ? *assume : "");
+    if (const std::string* task = options.find("task"))
+      request.model = with_task(request.model, assume ? *assume : "", *task);
     if (const std::string* rate = options.find("dropout"); rate != nullptr && *rate != "config")
       request.model = with_dropout(*request.model, assume ? *assume : "",
                                    real_value("dropout", *rate, 0, 0.999));

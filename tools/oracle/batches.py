@@ -29,6 +29,16 @@ def shape(workload):
     return (1, rows * length) if workload["strategy"].get("rows") == "flattened" else (rows, length)
 
 
+def classifies(config):
+    """Whether a config.json is of a classifier of sequences."""
+    return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or [])
+
+
+def labels(workload, ids):
+    """Of each token what is asked of it, or of each row its class."""
+    return ids[:, 0].clone() if classifies(workload["model"]["config"]) else ids
+
+
 def beside(workload, ids):
     """What a batch brings beside input_ids and labels."""
     global asked, longest, real_tokens, samples  # pylint: disable=global-statement

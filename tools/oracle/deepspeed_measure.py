@@ -142,7 +142,7 @@ def build(case, config):
     inside = deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
         torch.device("cuda")
     with inside:
-        model = torch_measure.auto_class(hf.model_type).from_config(
+        model = torch_measure.auto_class(model_config(workload["model"])).from_config(
             hf, dtype=dtype, attn_implementation=strategy.get("attention", "sdpa"))
     model.train()
     if strategy.get("lora"):

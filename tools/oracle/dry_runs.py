@@ -34,6 +34,8 @@ FILE, of this folder:
   dry_runs_float8_cases.json     tests/golden/dry_runs_float8.json: linears in float8 (torchao)
   dry_runs_float8_draw.json      tests/golden/dry_runs_float8_draw.json: the same, drawn
   dry_runs_attention_cases.json  tests/golden/dry_runs_attention.json: SDPA's kernels by name; dry_runs_attention_draw.json: drawn
+  dry_runs_classifier_cases.json tests/golden/dry_runs_classifier.json: classifiers of sequences in the head's place;
+                                 dry_runs_classifier_draw.json likewise, drawn
   dry_runs_drawn_cases.json      tests/golden/dry_runs_drawn.json: drawn over families and options
   dry_runs_unsloth_cases.json    tests/golden/dry_runs_unsloth.json: with Unsloth (its packages on PYTHONPATH)
   dry_runs_unsloth_draw.json     tests/golden/dry_runs_unsloth_draw.json: with it, drawn
@@ -69,10 +71,18 @@ def model_config(name):
         return json.load(f)["config"]
 
 
+def classifier(config):
+    from transformers.models.auto import modeling_auto
+    names = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    return {**config, "architectures": [names[config["model_type"]]]}
+
+
 def workload_of(case):
     model = case["model"]
     if isinstance(model, str):
         model = {"name": model, "config": model_config(model)}
+    if case.get("task") == "classification":
+        model = {"name": model["name"] + "-classifier", "config": classifier(model["config"])}
     return {"model": model,
             "stack": case.get("stack", {}), "strategy": case.get("strategy", {}),
             "batch": case["batch"]}

@@ -105,7 +105,7 @@ def write_checkpoint(folder, workload, dtype, mxfp4=False, packed=False):
     import torch_measure
     config = torch_measure.hf_config(workload["model"], workload["stack"])
     with torch.device("meta"):
-        model = torch_measure.auto_class(config.model_type).from_config(config)
+        model = torch_measure.auto_class(workload["model"]["config"]).from_config(config)
     config.architectures = [type(model).__name__]
     setattr(config, torch_measure.dtype_argument(), torch_measure.torch_dtype(dtype))
     if mxfp4:
@@ -152,7 +152,7 @@ def from_pretrained(folder, workload, load):
     elif kind:
         arguments["quantization_config"] = bitsandbytes_config(strategy)
     arguments[torch_measure.dtype_argument()] = torch_measure.torch_dtype(strategy["param_dtype"])
-    of = torch_measure.auto_class(workload["model"]["config"]["model_type"])
+    of = torch_measure.auto_class(workload["model"]["config"])
     return of.from_pretrained(folder, **arguments)
 
 

@@ -315,8 +315,12 @@ def short_dtype(dtype):
             "bool": "bool"}.get(str(dtype).split(".")[-1], str(dtype).split(".")[-1])
 
 
-def auto_class(model_type):
+def auto_class(config):
+    """The class that Transformers makes of a config.json: classifiers by its `architectures`."""
     import transformers
+    if batches.classifies(config):
+        return transformers.AutoModelForSequenceClassification
+    model_type = config["model_type"]
     if model_type in ("bert", "roberta"):
         return transformers.AutoModelForMaskedLM
     if model_type == "t5":
@@ -333,6 +337,9 @@ def hf_config(model, stack):
     config.use_cache = stack["use_cache"]
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0
+    # GenericForSequenceClassification takes one row without it.
+    if batches.classifies(model["config"]) and getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0
     return config
 
 
@@ -457,7 +464,7 @@ def build_model(workload, device):
     if fast:
         implementation = "eager"  # its from_pretrained's, whatever runs
     with torch.device("meta" if strategy["quantize"] else device):
-        model = auto_class(config.model_type).from_config(
+        model = auto_class(workload["model"]["config"]).from_config(
             config, attn_implementation=implementation,
             **{dtype_argument(): torch_dtype(strategy["param_dtype"])})
     model = packed_base.with_packed_base(model, strategy, device)
@@ -640,6 +647,7 @@ class Training:
         scaled = strategy["precision"] == "fp16-mixed"
         self.scaler = torch.amp.GradScaler(device) if scaled else None
         self.ids = torch.randint(0, self.vocabulary, batches.shape(workload), device=device)
+        self.labels = batches.labels(workload, self.ids)
         self.beside = batches.beside(workload, self.ids)
 
     def forward(self):
@@ -650,7 +658,7 @@ class Training:
         context = torch.autocast(self.device, self.autocast_dtype) if self.autocast_dtype else \
             contextlib.nullcontext()
         with context, sdpa_kernels.of_forward(self.workload):
-            output = self.model(input_ids=self.ids, labels=self.ids, **self.beside)
+            output = self.model(input_ids=self.ids, labels=self.labels, **self.beside)
         self.held = output if self.workload["stack"]["hold_outputs"] else None
         return output.loss
 

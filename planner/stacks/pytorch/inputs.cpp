@@ -98,11 +98,16 @@ void StepWriter::declare_inputs() {
   declare_batch();
 }
 
+// A classifier's labels are one of each sequence.
 void StepWriter::declare_batch() {
-  s_.b.tensor_in(
-      models::kNoGroup, "batch",
-      s_.b.rounded(SymBytes(checked_multiply(8, s_.text.total()))) * s_.rules.batch_tensors,
-      Category::activations, Residency::persistent);
+  const bool classifies = s_.d.labels > 0;
+  const std::int64_t whole =
+      s_.rules.batch_tensors - (classifies && s_.rules.batch_tensors > 2 ? 1 : 0);
+  const auto persistent = [&](const char* name, SymBytes bytes) {
+    s_.b.tensor_in(models::kNoGroup, name, bytes, Category::activations, Residency::persistent);
+  };
+  persistent("batch", s_.b.rounded(SymBytes(checked_multiply(8, s_.text.total()))) * whole);
+  if (classifies) persistent("labels", s_.layer.bytes(s_.tokens.sequences, DType::int64));
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -15,11 +15,12 @@ void refuse_of_model(const Question& question) {
                            ? question.strategy.data.zero == 3
                            : question.strategy.data.zero >= 2;
   const models::Decoder& d = *question.model->decoder;
-  check(!sharded || (!d.head_transform && d.embedding_width == 0), ErrorKind::unsupported, [&] {
-    return "--zero " + std::to_string(question.strategy.data.zero) + ": sharded parameters of " +
-           question.model->model_type +
-           " are not modelled yet (the head's is not its last GEMM alone)";
-  });
+  check(!sharded || (!d.head_transform && !d.pooled && d.embedding_width == 0),
+        ErrorKind::unsupported, [&] {
+          return "--zero " + std::to_string(question.strategy.data.zero) +
+                 ": sharded parameters of " + question.model->model_type +
+                 " are not modelled yet (the head's is not its last GEMM alone)";
+        });
   const bool selective = question.strategy.recompute.kind == models::RecomputeKind::selective;
   const bool alibi = d.position == models::PositionKind::alibi;
   check(!own || !alibi || !selective, ErrorKind::bad_input, [&] {
@@ -55,6 +56,7 @@ void refuse_of_model(const Question& question) {
   check(!stream_widens(question.strategy, d.norm), ErrorKind::unsupported,
         "--quantize without --kbit-prep yes: under autocast the residual stream of a model with "
         "LayerNorm is fp32 from its first packed MLP on, which is not modelled yet");
+  refuse_classifier(question);
   refuse_attention(question);
 }
 

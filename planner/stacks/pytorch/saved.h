@@ -104,6 +104,7 @@ struct LossPiece {
 struct EndSaved {
   TensorId counted = kNoTensor;  // how many tokens are scored
   TensorId activated = kNoTensor;  // of the GEMM before the head's
+  TensorId dropped = kNoTensor, dropout_mask = kNoTensor;  // of that, before a classifier
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
   TapeSaved logits, entropy;  // loss_functions.cpp
   TensorId cache = kNoTensor;  // past keys and values that the model returns

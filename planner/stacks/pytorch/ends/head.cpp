@@ -21,8 +21,8 @@ void HeadWriter::finish_model() {
   if (s_.offloading != nullptr) s_.offloading->leave_layers();
   if (s_.input_buffer != kNoTensor) keep_last_input();
   if (!s_.tail_is_head) gather_tail();
-  if (d_.embedding_width > 0) {
-    project_out();
+  if (d_.embedding_width > 0 || d_.pooled) {
+    d_.pooled ? pool() : project_out();
     leave_model();
     return b_.close();
   }
@@ -72,7 +72,7 @@ void HeadWriter::leave_model() {
       .release(s_.masks[0])
       .release(s_.masks[1]);
   for (const TensorId table : {s_.cos[0], s_.sin[0], s_.cos[1], s_.sin[1]}) model.release(table);
-  if (d_.head_transform)
+  if (d_.head_transform || d_.pooled)
     model.release(s_.hidden);
   else
     model.touch(last.tensor, last.delta, last.beyond, Access::release);
@@ -113,11 +113,11 @@ void HeadWriter::cache_projections() {
 void HeadWriter::loss_forward() {
   const bool liger = strategy_.kernels == models::Kernels::liger;
   const bool caps = d_.soft_capped_logits && !(liger && strategy_.loss == Loss::fused);
-  const bool plain =
-      !caps && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss && d_.embedding_width == 0;
+  const bool plain = !caps && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss &&
+                     d_.embedding_width == 0 && d_.labels == 0;
   check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
-        "the head has a bias, or reads a projection");
+        "the head has a bias, or reads a projection, or classifies");
   b_.open(kNoGroup, false, s_.times);
   if (models::is_litgpt(strategy_.code)) {
     litgpt_forward();
@@ -128,7 +128,10 @@ void HeadWriter::loss_forward() {
       kNoTensor;
   switch (strategy_.loss) {
     case Loss::full:
-      vocab_parallel() ? parallel_forward() : full_forward();
+      if (d_.labels > 0)
+        classifier_forward();
+      else
+        vocab_parallel() ? parallel_forward() : full_forward();
       break;
     case Loss::chunked:
       heads_parts() ? parts_forward() : chunked_forward();
@@ -143,7 +146,8 @@ void HeadWriter::loss_forward() {
   auto returned = b_.op("model.outputs", Phase::forward);
   if (s_.end.upcast_logits != s_.end.returned_logits) returned.release(s_.end.upcast_logits);
   returned.release(s_.end.shifted_logits).release(s_.end.padded_labels).release(s_.end.cache);
-  if (d_.head_transform)
+  if (d_.labels > 0) release_classifier(returned);
+  if (d_.head_transform || d_.pooled)
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
   else if (!d_.holds_stream && !vocab_parallel())
     returned.release(s_.final_norm.out);
@@ -201,6 +205,8 @@ void HeadWriter::backward() {
   TensorId d_norm = kNoTensor;
   if (models::is_litgpt(strategy_.code))
     d_norm = litgpt_backward();
+  else if (d_.labels > 0)
+    d_norm = classifier_backward();
   else if (strategy_.loss == Loss::full)
     d_norm = vocab_parallel() ? parallel_backward() : full_backward();
   else if (strategy_.loss == Loss::chunked)
@@ -209,8 +215,10 @@ void HeadWriter::backward() {
     d_norm = fused_backward();
   const bool narrow = d_.embedding_width > 0;
   if (narrow && (s_.final_grad() || parts_.head_transform.trains())) transform_back(d_norm);
+  if (d_.pooled && (s_.final_grad() || parts_.head_transform.trains())) pooled_back(d_norm);
   if (s_.tail_is_head && !heads_parts()) wrapper_.after_backward(s_.tail, {});
-  if (!narrow && (final_norm_input().grad || parts_.final_norm.trains())) norm_backward(d_norm);
+  if (!narrow && !d_.pooled && (final_norm_input().grad || parts_.final_norm.trains()))
+    norm_backward(d_norm);
   if (!s_.tail_is_head) wrapper_.after_backward(s_.tail, {});
   b_.close();
 }

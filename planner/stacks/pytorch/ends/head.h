@@ -41,6 +41,13 @@ class HeadWriter : private StepPart {
   void parallel_forward(), parallel_nll(TensorId log_softmax);
   TensorId parallel_head(), parallel_log_softmax(TensorId wide), parallel_backward();
   TensorId parallel_loss_backward();
+  // A classifier of sequences, its loss and what BERT has before it (classifier.cpp).
+  TapePart picked_part() const;
+  TapeCounts picked_counts() const, class_counts() const;
+  void release_classifier(OpBuilder& returned) const;
+  void classifier_forward(), pool(), pooled_back(TensorId d);
+  TensorId classifier_backward(), drop_pooled();
+  SymInt classified_tokens() const;
   // The head inside the decoder, on parts of the tokens (loss_by_parts.cpp).
   bool heads_parts() const { return s_.heads_parts(); }
   void divide_tokens(), leave_after_head(), shift_labels(), count_tokens();

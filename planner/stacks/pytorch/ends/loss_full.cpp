@@ -71,7 +71,7 @@ constexpr const char* kLoss = "loss";
 
 bool HeadWriter::shifts_logits() const {
   const bool fms = regime_.patch.cross_entropy == KernelPatch::CrossEntropy::fms;  // its own loss
-  return strategy_.loss == models::Loss::full && !d_.masked_loss && !d_.bare &&
+  return strategy_.loss == models::Loss::full && !d_.masked_loss && !d_.bare && d_.labels == 0 &&
          (fms || strategy_.transformers < models::kLossPadsLabels);
 }
 
@@ -84,7 +84,8 @@ SymInt HeadWriter::scored_tokens() const {
 // BERT's loss reads the logits as they are; so did GPT-BigCode's own, until ForCausalLMLoss took
 // its place.
 bool HeadWriter::widens_logits() const {
-  return !d_.masked_loss && !(d_.low_loss_once && strategy_.transformers < models::kLossPadsLabels);
+  return !d_.masked_loss && d_.labels == 0 &&
+         !(d_.low_loss_once && strategy_.transformers < models::kLossPadsLabels);
 }
 
 DType HeadWriter::loss_dtype() const {
@@ -98,7 +99,7 @@ int HeadWriter::head_slices() const {
   const bool whole = (family == "gpt2" && strategy_.transformers < models::Release{4, 53, 0}) ||
                      (family == "granite" && strategy_.transformers < models::Release{4, 48, 0}) ||
                      (family == "gpt_bigcode" && strategy_.transformers < models::kLossPadsLabels);
-  const bool none = whole || d_.bare || d_.masked_loss;
+  const bool none = whole || d_.bare || d_.masked_loss || d_.labels > 0;
   return none || strategy_.torch >= models::kWholeAxisIsNoSlice ? 0 : 3;
 }
 

@@ -183,21 +183,31 @@ Formulas::BlockId Formulas::clamped(const Operation& of, Size in, Size out) {
 
 // index_put with accumulate (ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel) into zeros
 // of x: places are checked against both ends, each by one value and one boolean; laid out as
-// offsets, scaled, and sorted beside their order, each an array of them.
+// offsets, scaled, and sorted beside their order, each an array of them. Places on a second axis
+// are checked and scaled before they are added to the first's.
 Formulas::BlockId Formulas::accumulated(const Operation& of, Size in, Size out) {
   const Size places = f_.value(of.in[1]).size;
   const BlockId zeros = take(in), gradient = take(in, of.in[0]);
   moves(in, {});
   moves(in, {in});
   moves(out, {out});
-  for (int end = 0; end < 2; ++end) {
-    const BlockId value = take({of.scratch[0], DType::int64});
-    let_go(take({of.scratch[0], DType::boolean}));
-    let_go(value);
-  }
+  const auto check_ends = [&] {
+    for (int end = 0; end < 2; ++end) {
+      const BlockId value = take({of.scratch[0], DType::int64});
+      let_go(take({of.scratch[0], DType::boolean}));
+      let_go(value);
+    }
+  };
+  check_ends();
   const BlockId offsets = take(places);
   std::array<BlockId, 5> sorted{take(places), kNoBlock, kNoBlock, kNoBlock, kNoBlock};
   let_go(offsets);
+  if (of.in[2] != kNone) {
+    check_ends();
+    const BlockId second = take(places), scaled = take(places);
+    let_go(second);
+    let_go(scaled);
+  }
   for (std::size_t k = 1; k < 4; ++k) sorted[k] = take(places);
   sorted[4] = take({of.scratch[1], DType::boolean});
   for (const BlockId block : sorted) let_go(block);

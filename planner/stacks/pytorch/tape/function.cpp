@@ -222,7 +222,7 @@ Function::Keeps Function::kept_by(const Operation& of) const {
     case Kind::index:
     case Kind::fill:
     case Kind::fill_in_place:
-      keeps.in[1] = of.in[1];
+      keeps.in = {kNone, of.in[1], of.in[2]};
       break;
     case Kind::grouped_mm:
       if (value(of.in[1]).grad) keeps.in[0] = of.in[0];

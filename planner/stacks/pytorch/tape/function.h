@@ -70,10 +70,11 @@ class Function {
   Pair chunk(ValueId x, Extent half);
   Pair top(ValueId x, Extent of, const char* suffix);
   ValueId sum(Kind kind, ValueId x, Size to) { return make(kind, {x, kNone, kNone}, to); }
-  ValueId softmax(ValueId x, DType to);
+  ValueId softmax(ValueId x, DType to), nll(Operands of, Size to, const char*suffix);
   ValueId divide_in_place(ValueId a, ValueId b, const char* suffix);
   // `scratch`: of the gradient: one, and the temporary storage of a sort of the places.
   ValueId index(ValueId x, ValueId places, Extent to, std::array<Extent, 2> scratch);
+  void also_along(ValueId places) { operations_.back().in[2] = places; }  // on the axis before
   ValueId fill(Kind kind, ValueId x, ValueId mask);
   ValueId clamp(Kind kind, ValueId x, Extent one);  // of one value
   ValueId grouped_mm(Operands of, Extent to, std::array<Extent, 2> scratch);
@@ -85,7 +86,6 @@ class Function {
   ValueId bmm(Kind kind, Operands of, Extent to, std::array<Extent, 4> shape, Extent copy = kAll);
   ValueId safe_softmax(ValueId x, std::array<Extent, 2> scratch);
   ValueId dropout(ValueId x, const char* mask_suffix);
-  ValueId nll(Operands of, Size to, const char* suffix);
   void leave(ValueId value);
   // The caller of the last operation holds these until it is done.
   void hold_through(Operands values) { operations_.back().through = values; }
