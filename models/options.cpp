@@ -40,11 +40,11 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     of_a_step("dropout", "P", "Model", "of every dropout of the model: a rate, or config (config)",
               "model/config"),
-    Option{"task", "NAME", "Model",
-           "the head and its loss: sft; classification, of whole sequences; mlm, BERT's (the "
-           "config's class)"}
-        .one_of(kTasks, 3, "is not modelled yet")
-        .of_a_step(),
+    of_a_step("task", "NAME", "Model",
+              "the head and its loss: sft; classification, of whole sequences; mlm, BERT's (the "
+              "config's class)",
+              "model/config")
+        .one_of(kTasks, 3, "is not modelled yet"),
 
     {"gpu", "NAME", "Cluster", "see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)"},
     Option{"gpus", "N", "Cluster", "world size (1)"}.at("strategy/world_size").written_anew(),

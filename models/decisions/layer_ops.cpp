@@ -368,8 +368,7 @@ LayerOps layer_ops(const Block& block) {
 
 void check_decoder(const Decoder& d, const Recompute& recompute) {
   const auto refuse = [](bool has, const char* what) {
-    check(!has, ErrorKind::unsupported,
-          [&] { return std::string("our own runtime does not have ") + what; });
+    check(!has, ErrorKind::unsupported, std::string("our own runtime does not have ") + what);
   };
   const bool alternates = d.window > 0 && d.full_layers > 0;
   refuse(alternates &&
@@ -379,7 +378,8 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
   refuse(d.position == PositionKind::alibi, "biases of the scores (ALiBi)");
   refuse(d.embedding_norm, "a norm behind the embedding");
   refuse(d.embedding_width > 0, "an embedding narrower than the model");
-  refuse(d.bidirectional || d.masked_loss || d.labels > 0, "masked language models, classifiers");
+  refuse(d.labels > 0, "--task classification");
+  refuse(d.token_types > 0 || d.bidirectional || d.masked_loss, "masked language models");
 }
 
 void check_kinds(std::size_t kinds, const Recompute& recompute) {

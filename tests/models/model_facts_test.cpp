@@ -137,6 +137,7 @@ std::string decoder_line(const models::Decoder& d) {
   facts("embedding_norm", d.embedding_norm)("token_types", d.token_types);
   facts("bidirectional", d.bidirectional)("head_transform", d.head_transform);
   facts("embedding_width", d.embedding_width)("masked_loss", d.masked_loss);
+  facts("labels", d.labels)("pooled", d.pooled)("of_classifier", d.classifier_dropout);
   facts.kind("embedding_scale", d.embedding_scale)("scaled_logits", d.scaled_logits);
   facts("soft_capped_logits", d.soft_capped_logits).kind("norm", d.norm).kind("at", d.position);
   facts.kind("mlp", d.mlp)("fused_qkv", d.fused_qkv)("qkv_bias", d.qkv_bias);

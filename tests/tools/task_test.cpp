@@ -85,7 +85,7 @@ TEST_CASE("what is not modelled of a classifier is refused by name") {
     return refused("llama-3.2-1b", all);
   };
   const std::string words =
-      " with a classifier of sequences (LlamaForSequenceClassification) is not modelled yet";
+      " with --task classification (LlamaForSequenceClassification) is not modelled yet";
   CHECK(of({}).empty());
   CHECK(of({{"stack", "deepspeed"}}) == "--stack deepspeed" + words);
   CHECK(of({{"kernels", "liger"}}) == "--kernels liger" + words);
@@ -97,7 +97,7 @@ TEST_CASE("what is not modelled of a classifier is refused by name") {
   CHECK(of({{"offload", "activations"}, {"recompute", "full"}}) == "--offload activations" + words);
   CHECK(of({{"transformers-version", "4.57"}}) == "--transformers-version before 5.0" + words);
   CHECK(of({{"loss", "chunked"}}).find("or classifies") != std::string::npos);
-  CHECK(of({{"stack", "plimsoll"}}).find("classifiers") != std::string::npos);
+  CHECK(of({{"stack", "plimsoll"}}).find("--task classification") != std::string::npos);
 }
 
 // peft 0.21, peft_model.py, PeftModelForSequenceClassification.

@@ -12,7 +12,7 @@ void refuse_classifier(const Question& question) {
   if (d.labels == 0) return;
   const auto refuse_if = [&](bool is, const std::string& what) {
     check(!is, ErrorKind::unsupported, [&] {
-      return what + " with a classifier of sequences (" + question.model->architecture +
+      return what + " with --task classification (" + question.model->architecture +
              ") is not modelled yet";
     });
   };

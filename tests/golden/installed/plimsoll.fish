@@ -6,6 +6,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -a 'gpt2 llama-3.1-8b'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l params -d 'a bare parameter count (7.5e9, 7B) for MODEL: model states only' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l assume -d 'read the config as this model_type, whatever it says (llama)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l dropout -d 'of every dropout of the model: a rate, or config (config)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l task -d 'the head and its loss: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)' -x -a 'sft classification mlm dpo kto orpo reward grpo'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l gpu -d 'see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)' -x -a 'h100 rtx-4090'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l gpus -d 'world size (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l gpus-per-node -d '(8)' -x
@@ -154,6 +155,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -a 'gpt2 llama-3
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l params -d 'a bare parameter count (7.5e9, 7B) for MODEL: model states only' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l assume -d 'read the config as this model_type, whatever it says (llama)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l dropout -d 'of every dropout of the model: a rate, or config (config)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l task -d 'the head and its loss: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)' -x -a 'sft classification mlm dpo kto orpo reward grpo'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l gpu -d 'see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)' -x -a 'h100 rtx-4090'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l gpus -d 'world size (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l gpus-per-node -d '(8)' -x
@@ -279,6 +281,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -a 'gpt2 llama-3.1-8b'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l params -d 'a bare parameter count (7.5e9, 7B) for MODEL: model states only' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l assume -d 'read the config as this model_type, whatever it says (llama)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l dropout -d 'of every dropout of the model: a rate, or config (config)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l task -d 'the head and its loss: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)' -x -a 'sft classification mlm dpo kto orpo reward grpo'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l gpu -d 'see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)' -x -a 'h100 rtx-4090'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l gpus -d 'world size (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l gpus-per-node -d '(8)' -x
@@ -435,6 +438,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -F
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l params -d 'a bare parameter count (7.5e9, 7B) for MODEL: model states only' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l assume -d 'read the config as this model_type, whatever it says (llama)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l dropout -d 'of every dropout of the model: a rate, or config (config)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l task -d 'the head and its loss: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)' -x -a 'sft classification mlm dpo kto orpo reward grpo'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l gpu -d 'see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)' -x -a 'h100 rtx-4090'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l gpus -d 'world size (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l gpus-per-node -d '(8)' -x

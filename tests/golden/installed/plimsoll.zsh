@@ -30,6 +30,7 @@ _plimsoll() {
         '--params=[a bare parameter count (7.5e9, 7B) for MODEL\: model states only]:N:' \
         '--assume=[read the config as this model_type, whatever it says (llama)]:TYPE:' \
         '--dropout=[of every dropout of the model\: a rate, or config (config)]:P:' \
+        '--task=[the head and its loss\: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)]:NAME:(sft classification mlm dpo kto orpo reward grpo)' \
         '--gpu=[see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)]:NAME:(h100 rtx-4090)' \
         '--gpus=[world size (1)]:N:' \
         '--gpus-per-node=[(8)]:N:' \
@@ -190,6 +191,7 @@ _plimsoll() {
         '--params=[a bare parameter count (7.5e9, 7B) for MODEL\: model states only]:N:' \
         '--assume=[read the config as this model_type, whatever it says (llama)]:TYPE:' \
         '--dropout=[of every dropout of the model\: a rate, or config (config)]:P:' \
+        '--task=[the head and its loss\: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)]:NAME:(sft classification mlm dpo kto orpo reward grpo)' \
         '--gpu=[see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)]:NAME:(h100 rtx-4090)' \
         '--gpus=[world size (1)]:N:' \
         '--gpus-per-node=[(8)]:N:' \
@@ -316,6 +318,7 @@ _plimsoll() {
         '--params=[a bare parameter count (7.5e9, 7B) for MODEL\: model states only]:N:' \
         '--assume=[read the config as this model_type, whatever it says (llama)]:TYPE:' \
         '--dropout=[of every dropout of the model\: a rate, or config (config)]:P:' \
+        '--task=[the head and its loss\: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)]:NAME:(sft classification mlm dpo kto orpo reward grpo)' \
         '--gpu=[see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)]:NAME:(h100 rtx-4090)' \
         '--gpus=[world size (1)]:N:' \
         '--gpus-per-node=[(8)]:N:' \
@@ -480,6 +483,7 @@ _plimsoll() {
         '--params=[a bare parameter count (7.5e9, 7B) for MODEL\: model states only]:N:' \
         '--assume=[read the config as this model_type, whatever it says (llama)]:TYPE:' \
         '--dropout=[of every dropout of the model\: a rate, or config (config)]:P:' \
+        '--task=[the head and its loss\: sft; classification, of whole sequences; mlm, BERT'\''s (the config'\''s class)]:NAME:(sft classification mlm dpo kto orpo reward grpo)' \
         '--gpu=[see `plimsoll gpus` (the local GPU, else h100-sxm-80gb)]:NAME:(h100 rtx-4090)' \
         '--gpus=[world size (1)]:N:' \
         '--gpus-per-node=[(8)]:N:' \
