@@ -119,6 +119,18 @@ class Page(unittest.TestCase):
         self.assertNotIn("What each technique saves", bare)
         self.assertIn("What each technique saves", page(*FIT))
 
+    def test_a_recommendation_asks_it_of_the_plan_that_its_page_shows_whole(self):
+        words = ("recommend", "llama-3.2-1b", "--gpu", "rtx-4090", "--gpus", 2)
+        with tempfile.TemporaryDirectory() as name:
+            target = pathlib.Path(name) / "plans.html"
+            document = plimsoll(*words, "--json", "-", "--html", target).stdout
+            self.assertEqual(plimsoll("report", "-", "--html", "-", stdin=document).stdout, target.read_text())
+        plans = [ranked["plan"] for ranked in json.loads(document)["ranked"]]
+        self.assertEqual([bool(plan.get("savings")) for plan in plans], [True] + [False] * (len(plans) - 1))
+        for saving in plans[0]["savings"]:
+            self.assertIn(saving["option"], page(*words))
+        self.assertNotIn("savings", plimsoll(*words, "--json", "-").stdout)
+
     def test_a_saving_is_the_difference_of_two_plans(self):
         with tempfile.TemporaryDirectory() as name:
             target = pathlib.Path(name) / "fit.html"

@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "planner/techniques.h"
 #include "reports/json_writer.h"
 #include "reports/page/timeline_svg.h"
 #include "reports/plan_table.h"
@@ -12,8 +11,8 @@
 #include "tools/cli/explain.h"
 #include "tools/cli/host_memory.h"
 #include "tools/cli/output.h"
-#include "tools/cli/progress_line.h"
 #include "tools/cli/request.h"
+#include "tools/cli/savings.h"
 #include "tools/cli/search_scope.h"
 #include "tools/cli/step_files.h"
 
@@ -64,19 +63,6 @@ void check_has_step(const Options& options, const reports::Plan& plan) {
   for (const char* name : {"svg", "trace", "memory-viz"})
     check(!options.has(name) || !plan.timeline.empty(), ErrorKind::bad_input,
           [&] { return fmt::format("--{}: model states alone have no timeline", name); });
-}
-
-// For the page: each technique takes a plan of its own.
-void add_savings(const Request& request, bool quiet, reports::Plan& plan) {
-  if (plan.states_only) return;
-  std::vector<planner::Technique> techniques = planner::techniques_of(request.question);
-  // What would help is another list.
-  if (!plan.fits) std::erase_if(techniques, [](const auto& one) { return !one.used; });
-  ProgressLine progress("techniques", techniques.size(), quiet);
-  plan.savings = planner::savings_of(
-      request.question, plan, techniques,
-      [](const planner::Question& question) { return planner::plan(question); },
-      [&] { progress.advance(); });
 }
 
 // The table and the document of the same command stay as short as they were asked to be.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <utility>
 
 #include "models/decisions/mesh.h"
 #include "models/gpu_catalog.h"
@@ -15,6 +16,7 @@
 #include "reports/recommendation.h"
 #include "tools/cli/doors.h"
 #include "tools/cli/output.h"
+#include "tools/cli/savings.h"
 #include "tools/cli/search_scope.h"
 #include "tools/cli/values.h"
 
@@ -127,6 +129,9 @@ class Recommender {
               request.question.batch == found.setting.batch,
           ErrorKind::internal, "recommend: the options of a plan do not give it back");
     out.plan = completed(request, std::move(found.plan));
+    // The page shows one plan whole: the first, or the closest.
+    if (line_.options.has("html") && !std::exchange(explained_, true))
+      add_savings(request, line_.options.has("quiet"), out.plan);
     out.command = command_text(asked_.model, options);
     out.score = score(found);
     out.tokens_per_second = tokens_per_second(found.throughput);
@@ -179,6 +184,7 @@ class Recommender {
   const CommandLine& line_;
   Sources& sources_;
   SearchRequest asked_;
+  bool explained_ = false;  // a plan has what its techniques save
 };
 
 std::string document_of(const reports::Recommendation& answer) {
