@@ -70,6 +70,7 @@ const families::Architecture& architecture_of(const Config& config, const Family
     if (equal_ignoring_case(known.name, named.front())) return known;
   if (!options.assume.empty()) return family.architectures.front();
   std::vector<std::string_view> known;
+  known.reserve(family.architectures.size());
   for (const families::Architecture& a : family.architectures) known.push_back(a.name);
   fail(ErrorKind::unsupported,
        fmt::format("{}: architecture '{}' of model_type '{}' is not known (known: {})",

@@ -62,6 +62,10 @@ class Watch(unittest.TestCase):
         self.assertEqual((strategy["recompute"], strategy["lora"]["rank"]), ("full", 8))
         self.assertLess(rank["states"]["gradients_bytes"], rank["states"]["parameters_bytes"] / 20)
 
+    def test_a_classifier_is_predicted_as_one_whatever_its_checkpoint_was(self):
+        found, _ = self.assert_agrees("trainer-classifier", 0.05)
+        self.assertEqual(found["plan"]["model"]["architecture"], "LlamaForSequenceClassification")
+
     def test_a_plain_loop_under_autocast(self):
         found, _ = self.assert_agrees("loop", 0.5)
         strategy = found["plan"]["workload"]["strategy"]

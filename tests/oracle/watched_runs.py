@@ -21,7 +21,7 @@ def llama(dtype=None):
     return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32)
 
 
-def data(length):
+def data(length, classes=False):
     import torch
 
     class Tokens(torch.utils.data.Dataset):
@@ -29,16 +29,17 @@ def data(length):
             return 256
 
         def __getitem__(self, _):
-            return {name: torch.zeros(length, dtype=torch.int64) for name in ("input_ids", "labels")}
+            ids = torch.zeros(length, dtype=torch.int64)
+            return {"input_ids": ids, "labels": ids[0] if classes else ids}
 
     return Tokens()
 
 
-def trainer(folder, model, **arguments):
+def trainer(folder, model, classes=False, **arguments):
     import transformers
     return transformers.Trainer(model, transformers.TrainingArguments(
         folder, report_to=[], disable_tqdm=True, save_strategy="no", logging_strategy="no",
-        max_steps=4, **arguments), train_dataset=data(256))
+        max_steps=4, **arguments), train_dataset=data(256, classes))
 
 
 def of_trainer(watch, trainer):
@@ -85,6 +86,16 @@ class Cases:
     def trainer(self):
         made = trainer(self.folder, llama(), bf16=True, per_device_train_batch_size=2,
                        gradient_accumulation_steps=2)
+        watch = self.watch(made)
+        return watch, of_trainer(watch, made)
+
+    def trainer_classifier(self):
+        import torch
+        import transformers
+        # As a checkpoint has it that another head is put on.
+        config = transformers.LlamaConfig(**LLAMA, architectures=["LlamaForCausalLM"], pad_token_id=1)
+        model = transformers.AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+        made = trainer(self.folder, model, True, bf16=True, per_device_train_batch_size=2)
         watch = self.watch(made)
         return watch, of_trainer(watch, made)
 

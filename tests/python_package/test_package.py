@@ -60,7 +60,7 @@ class Package(unittest.TestCase):
     def test_errors_are_exceptions_with_the_programs_text(self):
         for error, options, words in (
                 (plimsoll.BadInput, {"zero": 5}, ("--zero", "5")),
-                (plimsoll.Unsupported, {"tp": 2}, ("--tp", "2"))):
+                (plimsoll.Unsupported, {"pp": 2}, ("--pp", "2"))):
             with self.assertRaises(error) as caught:
                 plimsoll.fit("gpt2", gpu="h100", **options)
             said = program("fit", "gpt2", "--gpu", "h100", *words).stderr
@@ -88,6 +88,45 @@ class Package(unittest.TestCase):
                                         "n_head": 4, "n_positions": 64, "vocab_size": 32}))
             self.assertEqual(plimsoll.fit(path, gpu="h100").model.parameters,
                              plimsoll.fit(str(path), gpu="h100").model.parameters)
+
+    def test_objects_stand_in_the_place_of_files(self):
+        config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 4, "n_positions": 64,
+                  "vocab_size": 32}
+
+        class Config:  # as PretrainedConfig, PeftConfig and TrainingArguments are asked
+            def __init__(self, **said):
+                self.said = said
+
+            def to_dict(self):
+                return dict(self.said)
+
+        class Model:
+            def __init__(self, config):
+                self.config = config
+
+        with tempfile.TemporaryDirectory() as folder:
+            files = {"model": (pathlib.Path(folder) / "config.json", config),
+                     "peft": (pathlib.Path(folder) / "adapter.json",
+                              {"peft_type": "LORA", "r": 4, "target_modules": ["c_attn"]}),
+                     "training_args": (pathlib.Path(folder) / "args.json",
+                                       {"per_device_train_batch_size": 3, "bf16": True})}
+            for path, content in files.values():
+                path.write_text(json.dumps(content))
+            told = plimsoll.fit(gpu="h100", seq_len=64, **{name: path for name, (path, _) in files.items()})
+        contents = {name: content for name, (_, content) in files.items()}
+        objects = {name: Config(**content) for name, content in contents.items()}
+        for given in (contents, objects, {**objects, "model": Model(Config(**config, _name_or_path="own/model"))}):
+            plan = plimsoll.fit(gpu="h100", seq_len=64, **given)
+            self.assertEqual(plan.workload.batch.micro_batch, 3)
+            self.assertEqual(plan.workload.strategy.lora.rank, 4)
+            self.assertEqual(plan.peak_bytes, told.peak_bytes)
+        self.assertEqual(plan.model.name, "own/model")
+        self.assertEqual(plan.workload.model.name, "own/model")
+        found = plimsoll.recommend(Config(**config), gpu="h100", seq_len=64)
+        self.assertEqual((found.model, found.ranked[0].plan.model.name), ("gpt2", "gpt2"))
+        self.assertTrue(found.ranked[0].command.startswith("plimsoll fit config.json --gpu h100"))
+        with self.assertRaisesRegex(ValueError, "float has no configuration of Transformers"):
+            plimsoll.fit(1.5, gpu="h100")
 
     def test_recommend_searches_and_keeps_python_alive(self):
         import signal
@@ -139,7 +178,7 @@ class Package(unittest.TestCase):
         tags = {pathlib.Path(entry["destination"]).name.split(".")[0]: entry["tag"]
                 for entries in plan.values() for entry in entries.values()
                 if "py_platlib" in entry["destination"] or "site-packages" in entry["destination"]}
-        self.assertEqual(set(tags), {"__init__", "_plimsoll", "_question", "py", "watch"})
+        self.assertEqual(set(tags), {"__init__", "_objects", "_plimsoll", "_question", "py", "watch"})
         self.assertEqual(set(tags.values()), {"python-runtime"})
 
     def test_the_stub_names_every_option_and_is_python(self):

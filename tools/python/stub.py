@@ -10,7 +10,7 @@ HEAD = '''\
 from contextlib import AbstractContextManager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 __version__: str
 
@@ -25,6 +25,8 @@ class Document(dict[str, Any]):
 
 _Path = str | PathLike[str]
 _Value = str | int | float
+_Model = _Path | Mapping[str, Any] | object  # of Transformers or PEFT, or its configuration
+_Settings = _Path | Mapping[str, Any] | object  # or what the file holds
 '''
 
 TAIL = '''
@@ -49,6 +51,7 @@ class Watch:
 
 JSON_TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool",
               "object": "Document", "array": "list[Any]", "null": "None"}
+SETTINGS = {"peft", "training-args", "deepspeed", "accelerate"}  # plimsoll/_objects.py
 OUTPUT = {"json", "quiet", "html", "svg", "trace", "memory-viz", "plot", "explain"}
 
 
@@ -67,6 +70,8 @@ def type_of(schema):
 
 def argument(name, value, repeatable):
     kind = {"": "bool", "YES|NO": "bool | str", "FILE": "_Path"}.get(value, "_Value")
+    if name in SETTINGS:
+        kind = "_Settings"
     if value in ("LIST", "PATTERN") or repeatable:
         kind = "str | Sequence[str]"
     return f"{name.replace('-', '_')}: {kind} | None = ..."
@@ -77,7 +82,7 @@ def function(plimsoll, command, returns):
                           text=True).stdout
     options = re.findall(r"^  --([a-z0-9-]+)(?: ([^ \n]+))?", text, re.M)
     lines = [argument(name, value, False) for name, value in options if name not in OUTPUT]
-    return (f"\ndef {command}(model: _Path | None = ..., *, launch: Sequence[str] = ...,\n        "
+    return (f"\ndef {command}(model: _Model | None = ..., *, launch: Sequence[str] = ...,\n        "
             + ",\n        ".join(lines) + f") -> {returns}: ...\n")
 
 

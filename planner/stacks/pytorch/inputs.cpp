@@ -63,7 +63,7 @@ void StepWriter::declare_inputs() {
   };
   // freqs_cis: a row for each token of a sequence; of March 2024 twice as many as the model's
   // configurations take, whatever a job's sequences are (ModelArgs.max_seq_len).
-  constexpr std::int64_t kRowsOfMarch = 2 * 32768;
+  constexpr std::int64_t kRowsOfMarch = std::int64_t{2} * 32768;
   if (models::is_torchtitan(s_.strategy.code)) {
     const bool march = s_.strategy.code == models::ModelCode::torchtitan_2024_03;
     persistent("rotary.freqs_cis",

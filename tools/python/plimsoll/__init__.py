@@ -4,13 +4,17 @@
     >>> plan = plimsoll.fit("llama-3.1-8b", gpu="h100", gpus=8, zero=3)
     >>> plan.fits, plan.peak_bytes, plan.at_peak.logits_bytes
 
-Options are those of the commands (`plimsoll fit --help`), with _ for -. Answers are the documents
-of `--json`: dictionaries whose members are attributes too.
+Options are those of the commands (`plimsoll fit --help`), with _ for -. In the place of MODEL may
+stand a model of Transformers or PEFT, its configuration, or what a config.json holds; in the place
+of the files of peft, training_args, deepspeed and accelerate a PEFT configuration,
+TrainingArguments, or what such a file holds. Answers are the documents of `--json`: dictionaries
+whose members are attributes too.
 """
 import json as _json
 import pickle as _pickle
 
 from . import _plimsoll
+from ._objects import Asked as _Asked
 from .watch import Watch, WillNotFit
 
 __version__ = _plimsoll.version()
@@ -65,15 +69,21 @@ def _query(model, options):
     return _json.dumps(query)
 
 
+def _answer(door, model, launch, options):
+    with _Asked(model, options) as asked:
+        answer = door(_query(asked.model, asked.options), [str(word) for word in launch])
+        return asked.named(_document(answer))
+
+
 def fit(model=None, *, launch=(), **options):
     """Will it fit, where does the memory go, what is the peak? `launch`: the words of the command
     line that starts the training, as behind `--`."""
-    return _document(_plimsoll.fit(_query(model, options), [str(word) for word in launch]))
+    return _answer(_plimsoll.fit, model, launch, options)
 
 
 def recommend(model=None, *, launch=(), **options):
     """How should it run? Options that are given stay, the rest is searched."""
-    return _document(_plimsoll.recommend(_query(model, options), [str(word) for word in launch]))
+    return _answer(_plimsoll.recommend, model, launch, options)
 
 
 def compare(prediction, *measurements, tolerance=5.0):

@@ -1,7 +1,8 @@
 """What a run asks of `fit`: MODEL and options, read off the model, its wrappers and the Trainer."""
-import json
 import os
 from collections.abc import Mapping
+
+from ._objects import adapters_of, config_of, inner_of
 
 _ATTENTION = {"sdpa": "flash", "eager": "eager"}
 # Adam keeps what AdamW keeps.
@@ -16,14 +17,6 @@ def _dtype(dtype):
     return _DTYPES[name]
 
 
-def _as_file(folder, name, content):
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(content, file, default=lambda value: sorted(value) if isinstance(value, set)
-                  else str(value))
-    return path
-
-
 def shape_of(batch):
     """Sequences and tokens of a batch: of its input_ids, else of its first matrix of integers."""
     if isinstance(batch, Mapping):
@@ -36,14 +29,6 @@ def shape_of(batch):
         if getattr(value, "ndim", 0) == 2 and not value.is_floating_point():
             return tuple(value.shape)
     return None
-
-
-def inner_of(model):
-    """The Transformers model within PEFT's, DDP's and FSDP1's wrappers."""
-    for name in ("module", "_fsdp_wrapped_module"):
-        while name in getattr(model, "_modules", {}):
-            model = model._modules[name]
-    return model
 
 
 def _sharding(model, optimizer):
@@ -91,22 +76,12 @@ def _gpu():
     return next(({"gpu": gpu.name} for gpu in gpus() if name.removeprefix("NVIDIA ") == gpu.title), {})
 
 
-def _adapters(folder, inner):
-    configs = getattr(inner, "peft_config", None)
-    if not configs or not hasattr(next(iter(configs.values())), "to_dict"):
-        return {}
-    if len(configs) > 1:
-        raise ValueError(f"{len(configs)} adapters in one model")
-    return {"peft": _as_file(folder, "adapter_config.json", next(iter(configs.values())).to_dict())}
-
-
-def _of_trainer(trainer, model, folder):
+def _of_trainer(trainer, model):
     arguments = trainer.args.to_dict()
     # What the batch itself says, padding and the last batch included.
     for key in ("per_device_train_batch_size", "auto_find_batch_size"):
         arguments.pop(key, None)
-    return {"training_args": _as_file(folder, "training_args.json", arguments),
-            "param_dtype": _dtype(next(model.parameters()).dtype)}
+    return {"training_args": arguments, "param_dtype": _dtype(next(model.parameters()).dtype)}
 
 
 def _of_loop(model, optimizer, given):
@@ -126,9 +101,9 @@ def _of_loop(model, optimizer, given):
     return out
 
 
-def question(model, optimizer, trainer, batch, given, folder):
-    """MODEL and options; `given` wins. `batch`: its shape. Files that they name are in `folder`.
-    ValueError: what the run is made of has no name here."""
+def question(model, optimizer, trainer, batch, given):
+    """MODEL and options of fit(); `given` wins. `batch`: its shape. ValueError: what the run is made
+    of has no name here."""
     import torch
     given, options = dict(given), {}
     inner = inner_of(model)
@@ -138,15 +113,17 @@ def question(model, optimizer, trainer, batch, given, folder):
         if not hasattr(config, "to_dict"):
             raise ValueError("the model has no configuration of Transformers; give model= to "
                              "plimsoll.Watch")
-        name = _as_file(folder, "config.json", config.to_dict())
+        name = config_of(model)
     if batch is not None:
         options["micro_batch"], options["seq_len"] = map(int, batch)
     if torch.distributed.is_initialized():
         options["gpus"] = torch.distributed.get_world_size()
         if "LOCAL_WORLD_SIZE" in os.environ:
             options["gpus_per_node"] = int(os.environ["LOCAL_WORLD_SIZE"])
-    options.update(_adapters(folder, inner))
-    options.update(_of_trainer(trainer, model, folder) if trainer else
+    adapters = adapters_of(inner)
+    if adapters is not None:
+        options["peft"] = adapters
+    options.update(_of_trainer(trainer, model) if trainer else
                    _of_loop(model, optimizer, given))
     attention = getattr(config, "_attn_implementation", None)
     if attention and "attention" not in given:

@@ -4,11 +4,10 @@ import json
 import os
 import platform
 import statistics
-import tempfile
 import time
 import warnings
 
-from ._question import inner_of, question, shape_of
+from ._question import question, shape_of
 
 _GIB = 1 << 30
 # As tools/oracle/torch_measure.py records them.
@@ -247,18 +246,13 @@ class Watch:
             return
         from . import Error, fit
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                model, options = question(self._model, self._optimizer, self._trainer, self._batch,
-                                          self._options, folder)
-                plan = fit(model, **options)
+            model, options = question(self._model, self._optimizer, self._trainer, self._batch,
+                                      self._options)
+            plan = fit(model, **options)
         except (Error, ValueError) as error:
             self._plans[self._batch] = None
             warnings.warn(f"plimsoll: no prediction: {error}", stacklevel=2)
             return
-        if "model" not in self._options:  # its name, and not that of the file it was read from
-            config = inner_of(self._model).config
-            name = getattr(config, "_name_or_path", "") or config.model_type
-            plan.model["name"] = plan.workload.model["name"] = name
         self._plans[self._batch] = plan
         if self.plan is None:
             self.plan = plan
