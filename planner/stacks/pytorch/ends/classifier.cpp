@@ -64,18 +64,6 @@ TapeCounts HeadWriter::picked_counts() const {
   return counts;
 }
 
-// Of cross entropy: its labels are the batch's own.
-TapeCounts HeadWriter::class_counts() const {
-  const SymInt classes = checked_multiply(tokens_.sequences, d_.labels);
-  TapeCounts counts{};
-  counts[tape::kAll] = classes;
-  counts[1] = 0;
-  counts[2] = 1;
-  counts[3] = (layer_.bytes(classes, regime_.compute) * 2).value();
-  counts.logits = 1;
-  return counts;
-}
-
 // Tokens whose logits the head makes.
 SymInt HeadWriter::classified_tokens() const {
   return d_.pooled ? tokens_.sequences : tokens_.total();
@@ -119,7 +107,7 @@ void HeadWriter::classifier_forward() {
     s_.end.returned_logits = s_.end.logits.out;
   }
   s_.end.loss = b_.tensor("loss", storage(1, loss_dtype()), models::Category::activations);
-  layer_.tape_forward(entropy_part(), class_counts(),
+  layer_.tape_forward(entropy_part(), entropy_counts(tokens_.sequences, kNoTensor),
                       std::array{Ref{s_.end.returned_logits}, Ref{}}, s_.end.entropy, false, {},
                       {s_.end.loss});
 }
@@ -135,8 +123,8 @@ void HeadWriter::release_classifier(OpBuilder& returned) const {
 
 // Returns the gradient of the last norm's result, or of what the pooler made.
 TensorId HeadWriter::classifier_backward() {
-  TensorId d = layer_.tape_backward(entropy_part(), class_counts(), std::array<Ref, 2>{},
-                                    s_.end.entropy, {.result = s_.end.seed});
+  TensorId d = layer_.tape_backward(entropy_part(), entropy_counts(tokens_.sequences, kNoTensor),
+                                    std::array<Ref, 2>{}, s_.end.entropy, {.result = s_.end.seed});
   if (!d_.pooled)
     d = layer_.tape_backward(picked_part(), picked_counts(), std::array<Ref, 2>{}, s_.end.logits,
                              {.result = d});

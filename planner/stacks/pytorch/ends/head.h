@@ -43,11 +43,12 @@ class HeadWriter : private StepPart {
   TensorId parallel_loss_backward();
   // A classifier of sequences, its loss and what BERT has before it (classifier.cpp).
   TapePart picked_part() const;
-  TapeCounts picked_counts() const, class_counts() const;
+  TapeCounts picked_counts() const;
   void release_classifier(OpBuilder& returned) const;
   void classifier_forward(), pool(), pooled_back(TensorId d);
   TensorId classifier_backward(), drop_pooled();
   SymInt classified_tokens() const;
+  std::int64_t classes() const { return d_.labels > 0 ? d_.labels : d_.vocab; }
   // The head inside the decoder, on parts of the tokens (loss_by_parts.cpp).
   bool heads_parts() const { return s_.heads_parts(); }
   void divide_tokens(), leave_after_head(), shift_labels(), count_tokens();

@@ -140,10 +140,10 @@ TapeCounts HeadWriter::logits_counts(SymInt tokens) const {
 TapeCounts HeadWriter::entropy_counts(SymInt tokens, TensorId targets) const {
   TapeCounts counts{};
   const SymInt scored = shifts_logits() ? scored_tokens() : tokens;
-  counts[tape::kAll] = checked_multiply(scored, d_.vocab);
+  counts[tape::kAll] = checked_multiply(scored, classes());
   counts[kTargets] = targets == kNoTensor ? SymInt(0) : scored;
   counts[kOne] = 1;
-  const SymInt all = checked_multiply(tokens, d_.vocab);
+  const SymInt all = checked_multiply(tokens, classes());
   counts[kLowTwice] = (layer_.bytes(all, regime_.compute) * 2).value();
   counts.logits = 1;
   return counts;
