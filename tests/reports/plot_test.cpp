@@ -67,6 +67,22 @@ TEST_CASE("in colour each row has two heights, of the picture's colours") {
              "16.0 GiB |" + run("38;5;36", "A") + "\n"));
 }
 
+// Levels of the cube of 256 colours: 0, 95, 135, 175, 215, 255. #0072b2 is nearest to 0, 95, 175:
+// 16
+// + 6 + 3 = 25; so are the others of timeline_svg.cpp but the yellow (#f0e442), which is a step
+// greener.
+TEST_CASE("each category has its own of the picture's colours") {
+  Timeline timeline = two_points();
+  timeline.points[0].by_category.fill(2_GiB);
+  const std::string text = timeline_plot(timeline, {.colour = true, .columns = 120});
+  const std::pair<const char*, int> colours[] = {
+      {"parameters", 25},   {"gradients", 178}, {"optimizer", 74},  {"activations", 36},
+      {"temporaries", 166}, {"logits", 175},    {"workspace", 246}, {"communication", 227}};
+  for (const auto& [name, code] : colours)
+    CHECK_MESSAGE(says(text, "\x1b[38;5;" + std::to_string(code) + "m█\x1b[0m " + name), name,
+                  text);
+}
+
 TEST_CASE("the phases keep to the columns, one of a single column too") {
   Timeline timeline = two_points();
   timeline.points.push_back({.op = "c", .phase = "optimizer", .high_water = 4_GiB});
