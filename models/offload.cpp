@@ -9,9 +9,9 @@ struct Part {
   std::string_view name;
   bool Offload::*member;
 };
-constexpr std::array kParts{Part{"optimizer", &Offload::optimizer},
-                            Part{"params", &Offload::params},
-                            Part{"activations", &Offload::activations}};
+constexpr std::array kParts{
+    Part{"optimizer", &Offload::optimizer}, Part{"gradients", &Offload::gradients},
+    Part{"params", &Offload::params}, Part{"activations", &Offload::activations}};
 }  // namespace
 
 std::string text_of(const Offload& offload) {

@@ -8,10 +8,11 @@ namespace plimsoll::models {
 
 struct Offload {
   bool optimizer = false;  // states and masters; the optimizer steps on the CPU
+  bool gradients = false;  // go as they arrive, for that optimizer, where the stack has the choice
   bool params = false;
   bool activations = false;
   bool pinned = true;  // page-locked, where the stack asks
-  bool any() const { return optimizer || params || activations; }
+  bool any() const { return optimizer || gradients || params || activations; }
   bool operator==(const Offload&) const = default;
 };
 

@@ -368,7 +368,7 @@ constexpr Option kPlanOptions[] = {
         .of_step_at("strategy/train")
         .fixing("adapters"),
 
-    Option{"offload", "LIST", "Offload", "optimizer, params, activations: to the host"}
+    Option{"offload", "LIST", "Offload", "optimizer, gradients, params, activations: to the host"}
         .at("strategy/offload")
         .fixing("offload")
         .of_a_step(),

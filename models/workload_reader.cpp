@@ -85,8 +85,9 @@ Quantization quantization(const Config& strategy) {
 
 Offload offload(const Config& strategy) {
   Offload out;
-  for (const std::string& part : strategy.texts("offload", 3))
-    if (!set_offload(out, part)) strategy.refuse("offload", "optimizer, params or activations");
+  for (const std::string& part : strategy.texts("offload", 4))
+    if (!set_offload(out, part))
+      strategy.refuse("offload", "optimizer, gradients, params or activations");
   if (out.any() && strategy.text("offload_to", "cpu") != "cpu")
     strategy.refuse("offload_to", "cpu");
   out.pinned = strategy.flag("offload_pin", true);

@@ -68,6 +68,12 @@ struct Techniques {
   void add_unused();
 };
 
+// On the GPU.
+void keep_states(Question& c) {
+  models::Offload& offload = c.strategy.offload;
+  offload.optimizer = offload.gradients = offload.params = false;
+}
+
 // What the model states take.
 void Techniques::add_states() {
   const bool on_host = s.offload.params || s.offload.optimizer;
@@ -77,14 +83,14 @@ void Techniques::add_states() {
            set_zero(c.strategy, 0);
            c.strategy.data.shard_group = 0;
            c.strategy.data.fsdp_checkpoints = false;
-           c.strategy.offload.params = c.strategy.offload.optimizer = false;
+           keep_states(c);
          });
   if (on_host)
     used(named("offload", s.offload.params && s.offload.optimizer ? "optimizer,params"
                           : s.offload.params                      ? "params"
+                          : s.offload.gradients                   ? "optimizer,gradients"
                                                                   : "optimizer"),
-         "on the GPU",
-         [](Question& c) { c.strategy.offload.params = c.strategy.offload.optimizer = false; });
+         "on the GPU", keep_states);
   for (const auto& [packed, plain] : kPlainOptimizers)
     if (s.optimizer == packed)
       used(named("optimizer", models::rule_of(packed).name),

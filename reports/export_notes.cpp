@@ -138,7 +138,14 @@ void check_exportable(const Workload& w, std::string_view target) {
     return fmt::format("export --to {}: the plan compiles each layer, which is not written",
                        target);
   });
-  const bool fsdp = s.stack == models::Stack::pytorch && target == "accelerate" && s.offload.pinned;
+  const bool torch = s.stack == models::Stack::pytorch;
+  check(!torch || s.offload.params || !s.offload.optimizer, ErrorKind::unsupported, [&] {
+    return fmt::format(
+        "export --to {}: --offload optimizer on stack pytorch is torchao's CPUOffloadOptimizer, "
+        "which no configuration switches on",
+        target);
+  });
+  const bool fsdp = torch && target == "accelerate" && s.offload.pinned;
   const bool states = s.offload.params || s.offload.optimizer;
   check(!states || s.stack == models::Stack::deepspeed || fsdp, ErrorKind::unsupported, [&] {
     return fmt::format(

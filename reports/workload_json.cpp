@@ -134,7 +134,11 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   json.member("kernels", name_of(s.kernels));
   if (!models::is_transformers(s.code)) json.member("model_code", name_of(s.code));
   json.member("name", name_of(s.stack));
-  json.member("optimizer_impl", name_of(s.optimizer_impl.value_or(models::OptimizerImpl::foreach)));
+  // On the host it has one form (CPUOffloadOptimizer).
+  const bool on_host = pytorch && s.offload.optimizer && !s.offload.params;
+  json.member("optimizer_impl",
+              name_of(s.optimizer_impl.value_or(on_host ? models::OptimizerImpl::fused
+                                                        : models::OptimizerImpl::foreach)));
   json.member("sdpa_backend", "auto");
   json.member("transformers_version", models::text_of(s.transformers));
   json.member("use_cache", false);
@@ -234,6 +238,7 @@ constexpr Member kStrategy[] = {
        json.begin_array(JsonWriter::Layout::line);
        const models::Offload& o = s.offload;
        if (o.optimizer) json.value("optimizer");
+       if (o.gradients) json.value("gradients");
        if (o.params) json.value("params");
        if (o.activations) json.value("activations");
        json.end_array();

@@ -27,9 +27,9 @@ inline constexpr const char* kHostScalars = "scalars.host";
 
 // Error{unsupported}: what the runtime keeps on the device.
 inline void check_offload(const Strategy& s) {
-  check(!s.offload.params && !s.offload.activations, ErrorKind::unsupported,
-        "--offload params, activations: plimsoll's runtime keeps them on the device (optimizer is "
-        "offloaded; stacks pytorch and deepspeed are planned)");
+  check(!s.offload.gradients && !s.offload.params && !s.offload.activations, ErrorKind::unsupported,
+        "--offload gradients, params, activations: plimsoll's runtime keeps them on the device "
+        "(optimizer is offloaded; stacks pytorch and deepspeed are planned)");
 }
 
 // Whether the host's part is page-locked.

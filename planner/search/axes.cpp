@@ -138,7 +138,7 @@ std::string stack_option(const Setting& x) {
 void optimizer_impls(const Scope& scope, const Setting& so_far, std::vector<Setting>& out) {
   const Strategy& s = so_far.strategy;
   out.push_back(so_far);
-  if (s.offload.params) return;  // it steps on the host
+  if (s.offload.params || s.offload.optimizer) return;  // it steps on the host
   if (fixed(scope, "optimizer-impl") || !stack_info(s.stack).foreach_by_default ||
       !models::rule_of(s.optimizer).torch.fused_spares())
     return;

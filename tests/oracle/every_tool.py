@@ -130,12 +130,15 @@ class EveryTool(unittest.TestCase):
         self.run_tool("compiled_graphs.py", "--only", "qwen3-8b-bf16-b4", "--out", out)
         self.assert_made_again(out, GOLDEN / "compiled_saved.json")
 
+    def assert_dry_runs(self, cases, only, golden):
+        out = self.folder / "runs.json"
+        self.run_tool("dry_runs.py", "--cases", ORACLE / cases, "--only", only, "--out", out)
+        self.assert_made_again(out, GOLDEN / golden)
+
     @needs("dry_runs.py")
     def test_dry_runs_of_compiled_layers(self):
-        out = self.folder / "runs.json"
-        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_compiled_cases.json", "--only",
-                      "qwen3-0.6b-compiled-mixed", "--out", out)
-        self.assert_made_again(out, GOLDEN / "dry_runs_compiled.json")
+        self.assert_dry_runs("dry_runs_compiled_cases.json", "qwen3-0.6b-compiled-mixed",
+                             "dry_runs_compiled.json")
 
     @needs("deepspeed_measure.py")
     def test_deepspeed_measure(self):
@@ -200,24 +203,24 @@ class EveryTool(unittest.TestCase):
 
     @needs("dry_runs.py")
     def test_dry_runs_with_settings(self):
-        out = self.folder / "runs.json"
-        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_settings_cases.json", "--only",
-                      "gpt2-ddp-mixed-expandable", "--out", out)
-        self.assert_made_again(out, GOLDEN / "dry_runs_settings.json")
+        self.assert_dry_runs("dry_runs_settings_cases.json", "gpt2-ddp-mixed-expandable",
+                             "dry_runs_settings.json")
 
     @needs("dry_runs.py")
     def test_dry_runs_of_families(self):
-        out = self.folder / "runs.json"
-        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_families_cases.json", "--only",
-                      "opt-1.3b-bf16-full", "--out", out)
-        self.assert_made_again(out, GOLDEN / "dry_runs_families.json")
+        self.assert_dry_runs("dry_runs_families_cases.json", "opt-1.3b-bf16-full",
+                             "dry_runs_families.json")
 
     @needs("dry_runs.py")
     def test_dry_runs_with_parameters_on_the_host(self):
-        out = self.folder / "runs.json"
-        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_offload_cases.json", "--only",
-                      "tiny-fsdp2-accum", "--out", out)
-        self.assert_made_again(out, GOLDEN / "dry_runs_offload.json")
+        self.assert_dry_runs("dry_runs_offload_cases.json", "tiny-fsdp2-accum",
+                             "dry_runs_offload.json")
+
+    @unittest.skipUnless(importlib.util.find_spec("torchao"), "no torchao here")
+    @needs("dry_runs.py")
+    def test_dry_runs_with_an_optimizer_on_the_host(self):
+        self.assert_dry_runs("dry_runs_host_optimizer_cases.json", "gpt2-bf16-gradients",
+                             "dry_runs_host_optimizer.json")
 
     @needs("attention_scratch.py")
     def test_attention_scratch(self):
@@ -232,10 +235,7 @@ class EveryTool(unittest.TestCase):
     @unittest.skipUnless(importlib.util.find_spec("liger_kernel"), "no liger_kernel here")
     @needs("dry_runs.py")
     def test_dry_runs_with_liger(self):
-        out = self.folder / "runs.json"
-        self.run_tool("dry_runs.py", "--cases", ORACLE / "dry_runs_liger_cases.json", "--only",
-                      "qwen3-0.6b-bf16", "--out", out)
-        self.assert_made_again(out, GOLDEN / "dry_runs_liger.json")
+        self.assert_dry_runs("dry_runs_liger_cases.json", "qwen3-0.6b-bf16", "dry_runs_liger.json")
 
     def assert_kernel_goldens(self, program, package):
         self.run_tool(program, self.folder)

@@ -334,7 +334,7 @@ TEST_CASE("FSDP offloads all that it shards, and nothing else is offloaded on py
       {
           {kNothing, [](Refusable&) {}},
           {"--offload activations", [](Refusable& a) { a.s.offload.activations = true; }},
-          {"--offload optimizer: PyTorch has no such switch",
+          {"--offload optimizer with --zero 2 or 3: FSDP offloads",
            [](Refusable& a) { a.s.offload = {.optimizer = true}; }},
           {"--offload params needs --zero 2 or 3", [](Refusable& a) { a.s.data.zero = 1; }},
           {kNothing, [](Refusable& a) { a.s.data.zero = 2; }},

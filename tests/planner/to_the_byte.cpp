@@ -50,6 +50,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_gpt_oss", {3, 4, 4, 5}},
     {"dry_runs_gpt_oss_draw", {13, 17, 17, 20}},
     {"dry_runs_gptq_mixtures", {0, 11, 9, 0}},
+    {"dry_runs_host_optimizer", {13, 15, 13, 15}},
+    {"dry_runs_host_optimizer_draw", {15, 21, 20, 20}},
     {"dry_runs_hqq", {2, 5, 0, 6}},
     {"dry_runs_liger", {15, 20, 12, 19}},
     {"dry_runs_liger_draw", {17, 32, 31, 27}},

@@ -214,7 +214,8 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "pytorch"},
       {"offload=none", "accepted"},
       {"offload=weights",
-       "--offload weights: must be optimizer, params or activations, or several with commas "
+       "--offload weights: must be optimizer, gradients, params or activations, or several with "
+       "commas "
        "between them"},
   });
   CHECK(strategy("gpus=8 zero=2 grad-dtype=bf16").data.reduce_dtype == DType::bf16);

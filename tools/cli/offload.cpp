@@ -15,7 +15,8 @@ void set_offload(const Options& options, models::Strategy& s) {
   for (const std::string& part : comma_list("offload", *parts))
     if (!models::set_offload(s.offload, part))
       refuse_value("offload", *parts,
-                   "must be optimizer, params or activations, or several with commas between them");
+                   "must be optimizer, gradients, params or activations, or several with commas "
+                   "between them");
   if (const std::string* pin = options.find("offload-pin"))
     s.offload.pinned = yes_or_no("offload-pin", *pin);
 }

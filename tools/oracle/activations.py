@@ -9,7 +9,8 @@ import sys
 
 import optimizers
 
-ACCEPTED = [[], ["params"], ["activations"]]
+ACCEPTED = [[], ["params"], ["activations"], ["optimizer"], ["optimizer", "activations"],
+            ["optimizer", "gradients"], ["optimizer", "activations", "gradients"]]
 
 
 def uses_bitsandbytes(strategy):

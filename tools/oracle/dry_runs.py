@@ -21,6 +21,8 @@ FILE, of this folder:
   dry_runs_prefix_cases.json     tests/golden/dry_runs_prefix.json: prefix tuning; dry_runs_prefix_draw.json: drawn
   dry_runs_offload_cases.json    tests/golden/dry_runs_offload.json: FSDP's parameters on the host
   dry_runs_activations_cases.json tests/golden/dry_runs_activations.json: activations on the host (TRL's)
+  dry_runs_host_optimizer_cases.json tests/golden/dry_runs_host_optimizer.json: torchao's optimizer on the host;
+                                 dry_runs_host_optimizer_draw.json likewise, drawn
   dry_runs_fsdp1_cases.json      tests/golden/dry_runs_fsdp1.json: FSDP1 as scripts wrap, torch 2.4.1, Transformers 4.45.2
   dry_runs_torchtitan_cases.json tests/golden/dry_runs_torchtitan.json: torchtitan's own code, one release a run
   dry_runs_tensor_parallel_cases.json tests/golden/dry_runs_tensor_parallel.json: with its tensor parallelism;

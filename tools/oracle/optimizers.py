@@ -32,6 +32,8 @@ NAMES = ["adamw", "sgd", "momentum", "adafactor", "muon", "rmsprop", "adagrad", 
 def packages(workload):
     """Whose version a document names."""
     name = workload["strategy"]["optimizer"] if workload else None
+    if workload and "optimizer" in workload["strategy"]["offload"]:
+        return ("torchao",)
     return (PACKAGES[name],) if name in PACKAGES else ()
 
 
@@ -50,6 +52,10 @@ def build(model, workload):
                "adagrad": (torch.optim.Adagrad, {"lr": 1e-4, **how})}
     if strategy["zero"] == 1 and kind not in classes:
         raise NotImplementedError(f"{kind} with ZeroRedundancyOptimizer")
+    if "optimizer" in strategy["offload"]:
+        if "fused" not in how:
+            raise NotImplementedError("an optimizer on the host that is not fused")
+        return OnHost(parameters, *classes[kind], "gradients" in strategy["offload"])
     if kind in GALORE:
         return galore_optimizer(model, kind, strategy)
     if kind in LOMO:
@@ -104,6 +110,24 @@ class InBackward:
 
     def zero_grad(self, set_to_none=True):
         """There is none left."""
+
+
+class OnHost:
+    """torchao's, of one GPU: states and copies of weights on the host, which steps them, and
+    gradients' (with `gradients`, theirs on the device go at once). AdamW in its one form, fused."""
+
+    def __init__(self, parameters, cls, options, gradients):
+        import torchao
+        options = {name: value for name, value in options.items() if name != "fused"}
+        self.inner = torchao.optim.CPUOffloadOptimizer(parameters, cls, offload_gradients=gradients,
+                                                       **options)
+        self.step, self.zero_grad = self.inner.step, self.inner.zero_grad
+        self.param_groups = self.inner.param_groups
+
+    @property
+    def state(self):
+        parts = [*self.inner.optim_dict.values(), *([self.inner.d_opt] if self.inner.d_opt else [])]
+        return {p: state for part in parts for p, state in part.state.items()}
 
 
 class StepsBehind:

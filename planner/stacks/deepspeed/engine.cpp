@@ -96,6 +96,8 @@ void refuse_offload(const models::Strategy& s) {
     check(!bad, kind, "--stack deepspeed: --offload " + why);
   };
   refuse(offload.activations, ErrorKind::unsupported, "activations is not modelled yet");
+  refuse(offload.gradients, ErrorKind::bad_input,
+         "gradients: DeepSpeed takes them with the states (--offload optimizer)");
   refuse(offload.optimizer && s.data.zero == 0, ErrorKind::bad_input,
          "optimizer needs --zero 1, 2 or 3 (offload_optimizer)");
   refuse(offload.params && s.data.zero != 3, ErrorKind::bad_input,

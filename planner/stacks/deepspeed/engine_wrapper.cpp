@@ -112,7 +112,7 @@ TensorId EngineWrapper::begin(const ModuleNames& names, std::int64_t elements, b
   TensorId gradient = kNoTensor;
   const bool head = pytorch::is_head(names);
   if (gradient = waiting_gradient(elements); gradient != kNoTensor) {
-    if (keeps()) s_.unit->kept.push_back(gradient);
+    if (keeps(elements)) s_.unit->kept.push_back(gradient);
   } else if (whole_gradients() || (d_.tied_head && head)) {
     gradient = whole_.begin(names, elements, adapter);
   } else {

@@ -24,7 +24,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   EngineWrapper(pytorch::Step& step, const Engine& engine);
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
-  bool keeps() const override { return whole_gradients() && s_.first_micro(); }
+  bool keeps(std::int64_t) const override { return whole_gradients() && s_.first_micro(); }
   void end(const ModuleNames& names, TensorId written) override;
 
   void declare_states() override;

@@ -39,7 +39,7 @@ class GradientSink {
   // The tensor that `op` shall write, for a parameter of `elements` values. Called before the op.
   virtual TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter = false) = 0;
   // Whether what `begin` names outlives its op, or is added to another tensor and dies.
-  virtual bool keeps() const = 0;
+  virtual bool keeps(std::int64_t elements) const = 0;
   // Whether something is done with each as it arrives, in front of what the backward does next.
   virtual bool acts() const { return false; }
   // After the op: adds a later micro-batch's gradient to the first one's.

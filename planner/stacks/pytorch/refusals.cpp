@@ -288,7 +288,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_in_backward(s, batch);
   refuse_behind(model, s);
   refuse_offloaded_activations(model, s, batch);
-  refuse_offload(s);
+  refuse_offload(s, batch);
   refuse_packed(s);
   refuse_bitsandbytes(s);
   if (is_fsdp1(s)) refuse_fsdp1(s);
@@ -327,29 +327,6 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   check(!s.master_weights.value_or(false), ErrorKind::bad_input,
         "--master-weights yes: PyTorch's optimizers keep no separate masters; train mixed on fp32 "
         "weights (--param-dtype fp32)");
-}
-
-// FSDP takes gradients and the optimizer with the parameters.
-void refuse_offload(const models::Strategy& s) {
-  const models::Offload& offload = s.offload;
-  if (!offload.any() || offload.activations) return;
-  const auto refuse = [](bool bad, ErrorKind kind, const char* why) {
-    check(!bad, kind, std::string("--offload ") + why);
-  };
-  refuse(!offload.params, ErrorKind::bad_input,
-         "optimizer: PyTorch has no such switch; FSDP offloads parameters, gradients and states "
-         "together (--offload params), DeepSpeed states alone (--stack deepspeed)");
-  refuse(s.data.zero < 2, ErrorKind::bad_input,
-         "params needs --zero 2 or 3 on pytorch (FSDP's CPUOffloadPolicy)");
-  refuse(!mesh_of(s).shards(), ErrorKind::unsupported, "params on one rank is not modelled yet");
-  refuse(s.precision == models::Precision::fp16_mixed, ErrorKind::unsupported,
-         "params with --precision fp16-mixed (a scaler that reads gradients on the host) is not "
-         "modelled yet");
-  refuse(s.optimizer != models::Optimizer::adamw && s.optimizer != models::Optimizer::sgd &&
-             s.optimizer != models::Optimizer::momentum,
-         ErrorKind::unsupported, "params is modelled with adamw, sgd and momentum");
-  refuse(is_fsdp1(s) && !offload.pinned, ErrorKind::unsupported,
-         "params with --fsdp-version 1, not pinned, is not modelled yet");
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -51,8 +51,7 @@ void refuse_offloaded_activations(const models::ModelSpec& model, const models::
   };
   refuse_if(!models::is_transformers(s.code),
             "is not modelled with --model-code, whose own hooks copy what TRL's keep");
-  refuse_if(s.offload.params || s.offload.optimizer,
-            "together with params or optimizer is not modelled yet");
+  refuse_if(s.offload.params, "together with params is not modelled yet");
   refuse_if(!s.offload.pinned, "with --offload-pin no: TRL's trainers pin what they copy");
   refuse_if(!hooks_take_all(s) && (s.recompute.kind != models::RecomputeKind::full ||
                                    models::decisions::reentrant_checkpoints(s)),

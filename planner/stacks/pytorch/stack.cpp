@@ -372,6 +372,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.host = writer->host();
   assume_offloaded(question.strategy, step.assumptions);
   assume_unsloth(question.strategy, step.assumptions);
+  assume_host_optimizer(question.strategy, step.assumptions);
   if (question.strategy.offload.params)
     step.assumptions.push_back(
         {"parameters, gradients and optimizer states", "\"on the host, where the optimizer steps\"",

@@ -27,9 +27,10 @@ void assume_litgpt(const models::Strategy& strategy, std::vector<reports::Assump
 void refuse_of_model(const Question& question);
 void refuse(const models::ModelSpec& model, const models::Strategy& strategy,
             const models::Batch& batch);
-void refuse_offload(const models::Strategy& strategy);
+void refuse_offload(const models::Strategy& strategy, const models::Batch& batch);
 // Of --kernels unsloth; of --offload activations.
 void assume_unsloth(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
+void assume_host_optimizer(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 void assume_offloaded(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 
 // Of the strategy's data parallelism.

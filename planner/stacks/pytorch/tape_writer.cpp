@@ -129,12 +129,22 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
   if (hooks_.any() && saves_) hooks_.save_function(part, counts, given, s);
 }
 
+namespace {
+// Of the function's first parameter.
+std::int64_t parameter_elements(const TapePart& part, const TapeCounts& counts) {
+  const std::vector<tape::Value>& values = part.rule->function().values();
+  const auto first = std::ranges::find_if(values, &tape::Value::parameter);
+  return first == values.end() ? 0 : static_cast<std::int64_t>(counts[first->size.extent]);
+}
+}  // namespace
+
 TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& counts,
                                      std::span<const Ref> given, const TapeSaved& s,
                                      const TapeGradients& d) {
   const bool sinks = d.parameters[0] != nullptr;
   const tape::Lowered& of =
-      part.rule->backward({d.flowing != kNoTensor, through_hooks(), !sinks || sink_->keeps(),
+      part.rule->backward({d.flowing != kNoTensor, through_hooks(),
+                           !sinks || sink_->keeps(parameter_elements(part, counts)),
                            sinks && sink_->acts(), d.result_shared});
   const TapeBytes& known = evaluated(of, counts);
   TapeSlots& slots = slots_[1];  // a recomputation in the middle is a forward

@@ -96,7 +96,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quant-storage -d 'u
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l train -d 'exceptions from --freeze (repeatable)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload -d 'optimizer, params, activations: to the host' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l mode -d 'train, inference (train)' -x -a 'train inference'
@@ -245,7 +245,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quant-storage
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l train -d 'exceptions from --freeze (repeatable)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload -d 'optimizer, params, activations: to the host' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l mode -d 'train, inference (train)' -x -a 'train inference'
@@ -369,7 +369,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quant-storage -d 'u
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l train -d 'exceptions from --freeze (repeatable)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload -d 'optimizer, params, activations: to the host' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l mode -d 'train, inference (train)' -x -a 'train inference'
@@ -528,7 +528,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quant-storage -d 'u
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l train -d 'exceptions from --freeze (repeatable)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload -d 'optimizer, params, activations: to the host' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l mode -d 'train, inference (train)' -x -a 'train inference'

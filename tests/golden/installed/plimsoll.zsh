@@ -120,7 +120,7 @@ _plimsoll() {
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
-        '--offload=[optimizer, params, activations\: to the host]:LIST:' \
+        '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
@@ -281,7 +281,7 @@ _plimsoll() {
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
-        '--offload=[optimizer, params, activations\: to the host]:LIST:' \
+        '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
@@ -406,7 +406,7 @@ _plimsoll() {
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
-        '--offload=[optimizer, params, activations\: to the host]:LIST:' \
+        '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
@@ -573,7 +573,7 @@ _plimsoll() {
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
-        '--offload=[optimizer, params, activations\: to the host]:LIST:' \
+        '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \

@@ -19,7 +19,7 @@ class AddedToKept final : public GradientSink {
     return b_.tensor(names.weight_grad_new, storage(Count(elements), regime_.weight),
                      models::Category::temporaries);
   }
-  bool keeps() const override { return false; }
+  bool keeps(std::int64_t) const override { return false; }
   void end(const ModuleNames& names, TensorId written) override {
     b_.op(names.weight_grad, Phase::backward).read(written);
   }

@@ -29,7 +29,7 @@ class SumOfParts final : public GradientSink {
     return b_.tensor(names.weight_grad_low, storage(Count(elements), regime_.weight),
                      models::Category::temporaries);
   }
-  bool keeps() const override { return true; }
+  bool keeps(std::int64_t) const override { return true; }
   void end(const ModuleNames& names, TensorId written) override {
     names_ = &names;
     if (first_ == kNoTensor) return void(first_ = written);

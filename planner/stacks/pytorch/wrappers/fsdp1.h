@@ -14,7 +14,7 @@ class FlatParameters final : public Fsdp {
   FlatParameters(Step& step, Checkpoints& checkpoints) : Fsdp(step), checkpoints_(checkpoints) {}
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
-  bool keeps() const override { return true; }
+  bool keeps(std::int64_t) const override { return true; }
   void end(const ModuleNames& names, TensorId written) override;
 
   void size(Unit& unit) const override;

@@ -13,7 +13,7 @@ class FullyShard final : public Fsdp {
   explicit FullyShard(Step& step) : Fsdp(step), whole_(step, false) {}
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
-  bool keeps() const override { return true; }
+  bool keeps(std::int64_t) const override { return true; }
   void end(const ModuleNames& names, TensorId written) override;
 
   void size(Unit& unit) const override;

@@ -12,7 +12,7 @@ TensorId WholeGradients::begin(const ModuleNames& names, std::int64_t elements, 
   const bool tied = d_.tied_head && is_head(names);
   if (tied && s_.head_grad_is_view())
     return s_.end.tied_grad = b_.tensor(names.weight_grad_new, bytes, Category::gradients);
-  const bool stays = keeps();
+  const bool stays = keeps(elements);
   const TensorId grad =
       b_.tensor(stays ? names.weight_grad : names.weight_grad_new, bytes, Category::gradients);
   if (stays) s_.unit->kept.push_back(grad);

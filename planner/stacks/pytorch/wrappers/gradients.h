@@ -1,25 +1,30 @@
 // Gradients of whole parameters, as autograd leaves them.
 #pragma once
 
+#include "planner/stacks/pytorch/host_optimizer.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
 
 // Plain and DDP: the first micro-batch's gradient stays until zero_grad, later ones are added to
 // it. DDP with bucket views copies each gradient into the bucket and drops it, at the last
-// micro-batch; an optimizer in the backward steps with it and drops it.
+// micro-batch; an optimizer in the backward steps with it and drops it, and one on the host copies
+// it there and drops it if it is told to.
 class WholeGradients : private StepPart {
  public:
   // `to_views`: DDP's gradient_as_bucket_view.
   WholeGradients(Step& step, bool to_views)
       : StepPart(step), to_views_(to_views), stepped_(step.strategy.optimizer_in_backward) {}
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter);
-  bool keeps() const { return s_.first_micro() && !goes_at_once(); }
+  bool keeps(std::int64_t elements) const { return s_.first_micro() && !goes_at_once(elements); }
   void end(const ModuleNames& names, TensorId written);
   bool stay() const { return !to_views_ && !stepped_; }  // until zero_grad
 
  private:
-  bool goes_at_once() const { return stepped_ || (to_views_ && s_.micros == 1); }
+  bool goes_at_once(std::int64_t elements) const {
+    return stepped_ || (to_views_ && s_.micros == 1) ||
+           (strategy_.offload.gradients && steps_on_host(strategy_, elements));
+  }
   bool to_views_, stepped_;
 };
 

@@ -37,7 +37,7 @@ std::vector<std::int64_t> Replicated::held_by(std::int64_t rank) const {
 TensorId Replicated::begin(const ModuleNames& names, std::int64_t elements, bool adapter) {
   const bool carries = last_of_instance_ && ++begun_in_layer_ == in_layer_;
   const TensorId gradient = carries ? carried_ : gradients_.begin(names, elements, adapter);
-  if (!strategy_.optimizer_in_backward) return gradient;
+  if (!acts()) return gradient;
   models::SteppedTensor parameter{.elements = elements,
                                   .dtype = adapter ? regime_.adapter : regime_.weight};
   const LinearPart* const linear = linear_of(names);
@@ -61,15 +61,22 @@ const LinearPart* Replicated::linear_of(const ModuleNames& names) const {
 
 void Replicated::end(const ModuleNames& names, TensorId written) {
   gradients_.end(names, written);
-  if (!strategy_.optimizer_in_backward) return;
+  if (!acts()) return;
   if (d_.tied_head && is_head(names)) return;  // waits for the embedding's
   const auto begun = std::ranges::find(begun_, written, &Begun::gradient);
   const Begun arrived = *begun;
   begun_.erase(begun);
+  if (!strategy_.optimizer_in_backward) return copy_to_host(arrived);
   if (models::rule_of(strategy_.optimizer).torch.behind)
     step_behind(arrived);
   else
     step_parameter({written}, arrived.parameter);
+}
+
+// What goes at once; the rest waits for the optimizer on the device.
+void Replicated::copy_to_host(const Begun& arrived) {
+  if (!gradients_.keeps(arrived.parameter.elements))
+    b_.op("gradient.to_host", Phase::backward).release(arrived.gradient);
 }
 
 // Behind an optimizer in the backward nothing is left to step, and no gradient to let go.

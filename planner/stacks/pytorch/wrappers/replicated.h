@@ -14,8 +14,10 @@ class Replicated final : public TorchWrapper {
   explicit Replicated(Step& step);
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
-  bool keeps() const override { return gradients_.keeps(); }
-  bool acts() const override { return strategy_.optimizer_in_backward; }
+  bool keeps(std::int64_t elements) const override { return gradients_.keeps(elements); }
+  bool acts() const override {
+    return strategy_.optimizer_in_backward || strategy_.offload.gradients;
+  }
   void end(const ModuleNames& names, TensorId written) override;
 
   void declare_states() override;
@@ -58,7 +60,7 @@ class Replicated final : public TorchWrapper {
     Ref gradient;
     models::SteppedTensor parameter;
   };
-  void step_behind(const Begun& arrived);
+  void step_behind(const Begun&arrived), copy_to_host(const Begun&arrived);
   void say_extents(const ModuleNames& names, models::SteppedTensor& parameter) const;
   std::optional<Waiting> waiting_;
   TensorId carried_ = kNoTensor;

@@ -1,6 +1,7 @@
 // What lives between steps where parameters stand one by one: they, and the optimizer's states.
 #include "models/optimizers.h"
 #include "models/storages.h"
+#include "planner/stacks/pytorch/host_optimizer.h"
 #include "planner/stacks/pytorch/wrappers/torch_wrapper.h"
 
 namespace plimsoll::planner::pytorch {
@@ -86,6 +87,13 @@ void TorchWrapper::keep_on_host(const models::SteppedTensor& own, std::int64_t c
     for (std::int64_t i = 0; i < copies; ++i) s_.host.add(state.bytes, false);
 }
 
+// Of a parameter that is stepped there: the pinned copy, its pinned gradient, and the states.
+void TorchWrapper::step_on_host(const OwnPart& own, std::int64_t copies) {
+  for (std::int64_t i = 0; i < 2 * copies; ++i)
+    s_.host.pin(storage(own.elements(), own.now().dtype).now());
+  keep_on_host(own.now(), copies);
+}
+
 // Persistent tensors of one unit; `copies` of them.
 void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_states) {
   if (unit.empty()) return;
@@ -104,10 +112,12 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     KeptStates kept;
     if (p.trainable) {
       const OwnPart own = own_part(p);
-      if (with_states && !on_host) kept = optimizer_.kept_of(own);
+      const bool host_steps = steps_on_host(strategy_, p.elements);
+      if (with_states && !on_host && !host_steps) kept = optimizer_.kept_of(own);
       if (on_host) keep_on_host(own.now(), copies);
+      if (host_steps) step_on_host(own, copies);
       if (optimizer_.lists(own)) unit.listed += optimizer_.size_of(own);
-      gradients += bytes;
+      if (!host_steps || !strategy_.offload.gradients) gradients += bytes;
     }
     parameters += bytes;
     if (rules_.each_parameter) {

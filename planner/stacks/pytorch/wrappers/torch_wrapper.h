@@ -49,6 +49,7 @@ class TorchWrapper : public Wrapper {
   Bytes declare_scales(const Unit& unit, const Parameter& p);
   void declare_on_host(const Unit& unit, std::int64_t copies);
   void keep_on_host(const models::SteppedTensor& own, std::int64_t copies);
+  void step_on_host(const OwnPart& own, std::int64_t copies);
 };
 
 }  // namespace plimsoll::planner::pytorch
