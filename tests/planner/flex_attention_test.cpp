@@ -92,3 +92,11 @@ TEST_CASE("what flex_attention is not planned beside is refused by name") {
 TEST_CASE("planned steps with flex_attention are those of dry runs at full size") {
   tests::check_runs("dry_runs_flex.json", {}, 5);
 }
+
+// Drawn by one seed when nothing was left to mend. Of Llama-3.2-1B, recomputed, what is reserved is
+// 11 % off.
+TEST_CASE("so are those with flex_attention that were drawn when the plan was done") {
+  const std::vector<double> errors = tests::drawn_errors("dry_runs_flex_draw.json", 0.0001);
+  REQUIRE(errors.size() == 5);
+  CHECK(errors[2] < 1e-5);
+}
