@@ -107,6 +107,9 @@ class Reader : TrainerFile {
       attention_ = name;
       attention_key_ = key;
     }
+    if (attention_ == "flex_attention")  // monkeypatch/attention/flex_attn.py
+      refuse_key(file_, attention_key_.c_str(),
+                 "Axolotl has it compiled in a way of its own, which is not modelled yet");
   }
 
   // train.py, setup_model_and_tokenizer; utils/freeze.py, LayerNamePattern: regular expressions

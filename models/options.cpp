@@ -294,9 +294,9 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     of_a_step("use-reentrant", "YES|NO", "Activations",
               "of checkpoints (no; FSDP1's old releases: yes)", "stack/use_reentrant"),
-    Option{
-        "attention", "KIND", "Activations",
-        "flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), eager, math"}
+    Option{"attention", "KIND", "Activations",
+           "flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, "
+           "eager, math"}
         .at("strategy/attention")
         .one_of(kAttention, kNamesOf<Attention>.size(),
                 "this attention is not modelled yet (efficient is PyTorch's copy of xformers' "

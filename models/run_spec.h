@@ -33,7 +33,8 @@ enum class Fp8Recipe : std::uint8_t { tensorwise, rowwise, rowwise_with_gw_hp };
 // flash: PyTorch's scaled_dot_product_attention; flash_1: the same with FlashAttention of the first
 // generation (Triton's included), as PyTorch 2.0 and 2.1 have it; flash_2 and flash_3: the packages
 // flash_attn and flash_attn_interface (Hopper's), which Transformers calls itself; cudnn and
-// efficient: SDPA told to take that kernel of its own (torch.nn.attention.sdpa_kernel).
+// efficient: SDPA told to take that kernel of its own (torch.nn.attention.sdpa_kernel); flex:
+// torch.nn.attention.flex_attention, which Transformers compiles.
 enum class Attention : std::uint8_t {
   flash,
   eager,
@@ -42,7 +43,8 @@ enum class Attention : std::uint8_t {
   flash_2,
   flash_3,
   cudnn,
-  efficient
+  efficient,
+  flex
 };
 constexpr bool is_flash_package(Attention attention) {
   return attention == Attention::flash_2 || attention == Attention::flash_3;

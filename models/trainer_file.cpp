@@ -158,9 +158,10 @@ void TrainerFile::compile() {
 void TrainerFile::attention(const char* key, const std::string& name) {
   // Names of attn_implementation. The two of the hub are what Transformers falls back to where a
   // package is not there (modeling_flash_attention_utils.py, FLASH_ATTN_KERNEL_FALLBACK).
-  constexpr std::array<std::pair<std::string_view, const char*>, 6> kKinds{
+  constexpr std::array<std::pair<std::string_view, const char*>, 7> kKinds{
       {{"eager", "eager"},
        {"sdpa", "flash"},
+       {"flex_attention", "flex"},
        {"flash_attention_2", "flash-2"},
        {"flash_attention_3", "flash-3"},
        {"kernels-community/flash-attn2", "flash-2"},
@@ -169,8 +170,9 @@ void TrainerFile::attention(const char* key, const std::string& name) {
   if (kind != kKinds.end())
     say("attention", kind->second, key);
   else if (!name.empty())
-    refuse_key(file_, key,
-               "only sdpa, eager, flash_attention_2 and flash_attention_3 are modelled");
+    refuse_key(
+        file_, key,
+        "only sdpa, eager, flex_attention, flash_attention_2 and flash_attention_3 are modelled");
 }
 
 void TrainerFile::sharding(int version) {

@@ -124,6 +124,7 @@ std::string kbit_preparation(const Strategy& s) {
 const char* attention_name(models::Attention attention) {
   if (attention == models::Attention::eager) return "\"eager\"";
   if (attention == models::Attention::flash_2) return "\"flash_attention_2\"";
+  if (attention == models::Attention::flex) return "\"flex_attention\"";
   return attention == models::Attention::flash_3 ? "\"flash_attention_3\"" : "\"sdpa\"";
 }
 

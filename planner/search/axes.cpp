@@ -335,7 +335,7 @@ Effort effort(const Setting& setting) {
   const bool brought = s.loss == Loss::fused && s.kernels == Kernels::liger;
   switches += s.kernels == Kernels::liger ? 1 : 0;
   code += s.loss != Loss::full && !brought ? 1 : 0;
-  switches += s.attention == Attention::eager ? 1 : 0;
+  switches += s.attention == Attention::eager || s.attention == Attention::flex ? 1 : 0;
   code += s.attention == Attention::math || models::is_sdpa_kernel(s.attention) ? 1 : 0;
   switches += s.optimizer_impl ? 1 : 0;
   const auto all = planner::stacks();

@@ -96,9 +96,10 @@ TEST_CASE("TrainingArguments: kernels, compilation, attention and optimizers, fi
        {"attn_implementation: flash_attention_3\n", "attention=flash-3"},
        {"attn_implementation: kernels-community/flash-attn2\n", "attention=flash-2"},
        {"attn_implementation: kernels-community/flash-attn3\n", "attention=flash-3"},
-       {"attn_implementation: flex_attention\n",
-        "unsupported: t.yaml: attn_implementation is \"flex_attention\": only sdpa, eager, "
-        "flash_attention_2 and flash_attention_3 are modelled"},
+       {"attn_implementation: flex_attention\n", "attention=flex"},
+       {"attn_implementation: paged_attention\n",
+        "unsupported: t.yaml: attn_implementation is \"paged_attention\": only sdpa, eager, "
+        "flex_attention, flash_attention_2 and flash_attention_3 are modelled"},
        {"torch_compile: true\n", "compile=model"},
        {"torch_compile_backend: inductor\n", "compile=model"},
        {"torch_compile_mode: default\n", "compile=model"},

@@ -277,6 +277,6 @@ TEST_CASE("arguments that contradict themselves, are of a wrong type or not plan
              "momentum with rmsprop is not modelled yet"));
   CHECK(says(no(R"({"optim": "apollo_adamw", "optim_args": "proj=svd"})"), "only random"));
   CHECK(says(no(R"({"neftune_noise_alpha": 5})"), "neftune_noise_alpha is 5"));
-  CHECK(says(no(R"({"attn_implementation": "flex_attention"})"),
-             "only sdpa, eager, flash_attention_2"));
+  CHECK(says(no(R"({"attn_implementation": "paged_attention"})"),
+             "only sdpa, eager, flex_attention, flash_attention_2"));
 }

@@ -44,6 +44,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_drawn_13", {50, 98, 116, 84}},
     {"dry_runs_drawn_14", {17, 41, 57, 44}},
     {"dry_runs_families", {32, 40, 32, 36}},
+    {"dry_runs_flex", {4, 4, 4, 5}},
+    {"dry_runs_flex_draw", {0, 3, 4, 2}},
     {"dry_runs_float8", {9, 13, 9, 12}},
     {"dry_runs_float8_draw", {2, 4, 7, 7}},
     {"dry_runs_fsdp1", {0, 0, 0, 0}},

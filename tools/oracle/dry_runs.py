@@ -38,6 +38,7 @@ FILE, of this folder:
   dry_runs_attention_cases.json  tests/golden/dry_runs_attention.json: SDPA's kernels by name; dry_runs_attention_draw.json: drawn
   dry_runs_classifier_cases.json tests/golden/dry_runs_classifier.json: classifiers of sequences in the head's place;
                                  dry_runs_classifier_draw.json likewise, drawn
+  dry_runs_flex_cases.json       tests/golden/dry_runs_flex.json: flex_attention; dry_runs_flex_draw.json: drawn
   dry_runs_drawn_cases.json      tests/golden/dry_runs_drawn.json: drawn over families and options
   dry_runs_unsloth_cases.json    tests/golden/dry_runs_unsloth.json: with Unsloth (its packages on PYTHONPATH)
   dry_runs_unsloth_draw.json     tests/golden/dry_runs_unsloth_draw.json: with it, drawn

@@ -50,6 +50,7 @@ import compiled
 import dry_host
 import fsdp1
 import flash_package
+import flex_attention
 import float8
 import kept_ops
 import liger
@@ -126,7 +127,8 @@ ACCEPTED = {
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": optimizers.NAMES,
-    "attention": ["flash", "eager", "math", "flash-2", "flash-3", "cudnn", "efficient"], "adapter_dtype": ["fp32", "bf16"],
+    "attention": ["flash", "eager", "math", "flash-2", "flash-3", "cudnn", "efficient", "flex"],
+    "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
@@ -459,7 +461,7 @@ def build_model(workload, device):
     stack, strategy = workload["stack"], workload["strategy"]
     config = hf_config(workload["model"], stack)
     implementation = {"eager": "eager", "flash-2": "flash_attention_2",
-                      "flash-3": "flash_attention_3"}.get(strategy["attention"], "sdpa")
+                      "flash-3": "flash_attention_3", "flex": "flex_attention"}.get(strategy["attention"], "sdpa")
     fast = unsloth_kernels.patcher(workload) if unsloth_kernels.asked(workload) else None
     if fast:
         implementation = "eager"  # its from_pretrained's, whatever runs
@@ -913,6 +915,7 @@ class Recorder:
         if not started:
             self.start_history()
         inner_forward = self.training.forward
+        flex_attention.out_of_modes(self.workload)
         step = 0
 
         def at(phase):

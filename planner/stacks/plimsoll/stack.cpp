@@ -38,7 +38,8 @@ void refuse(const Strategy& s) {
   check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::fused,
         ErrorKind::bad_input, "--kernels: plimsoll has its own (fused)");
   check(!is_flash(s.attention) || s.attention == models::Attention::flash, ErrorKind::bad_input,
-        "--attention flash-1, flash-2, flash-3, cudnn, efficient: plimsoll's attention is its own "
+        "--attention flash-1, flash-2, flash-3, cudnn, efficient, flex: plimsoll's attention is "
+        "its own "
         "(flash, eager, math)");
   check(!s.optimizer_in_backward, ErrorKind::unsupported,
         "--optimizer-in-backward needs --stack pytorch");

@@ -21,6 +21,8 @@ void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in,
     case AttentionPath::flash:
     case AttentionPath::efficient:
       return fused_forward(names, in, stops, s);
+    case AttentionPath::flex:
+      return flex_forward(names, in, stops, s);
     case AttentionPath::math:
     case AttentionPath::eager:
       return stored_forward(names, in, stops, s);
@@ -60,6 +62,8 @@ AttentionWriter::Grads AttentionWriter::attention_backward(const AttentionNames&
     case AttentionPath::flash:
     case AttentionPath::efficient:
       return fused_backward(names, in, s, d_out, held);
+    case AttentionPath::flex:
+      return flex_backward(names, in, s, d_out, held);
     case AttentionPath::math:
     case AttentionPath::eager:
       return stored_backward(names, in, s, d_out, held);
@@ -183,12 +187,13 @@ void AttentionWriter::attention_kept(const AttentionNames& names, const Attentio
 double AttentionWriter::fused_flops() const {
   if (!b_.work().asked()) return 0;
   // Under a mask the kernel computes whole squares: only its own causal flag ends a row of keys
-  // early (mem_eff_attention/kernel_forward.h, custom_mask_type). The package knows windows, and
-  // where samples end.
+  // early (mem_eff_attention/kernel_forward.h, custom_mask_type). The package and flex_attention
+  // know windows, and where samples end.
   const bool squares = masked();
   const SymInt of_sample = std::max<std::int64_t>(1, tokens_.total() / tokens_.samples);
+  const bool skips = flexes() ? tokens_.rows == models::Rows::flattened : varies() && !unpads();
   return fused_attention_flops({.tokens = real(tokens_.total()),
-                                .length = varies() && !unpads() ? of_sample : tokens_.keys(),
+                                .length = skips ? of_sample : tokens_.keys(),
                                 .width = d_.q_width(),
                                 .window = slides() && !squares ? d_.window : 0,
                                 .causal = !d_.bidirectional && !squares});

@@ -19,11 +19,13 @@ class AttentionWriter : public ModuleWriter {
   bool windowed() const { return slides() && !packaged(); }
   // Learned keys in front of the sequence's own are seen by all of its tokens.
   bool masked() const {
-    return !packaged() && (windowed() || tokens_.prefix > 0 || tokens_.rows != models::Rows::full);
+    return !packaged() && !flexes() &&
+           (windowed() || tokens_.prefix > 0 || tokens_.rows != models::Rows::full);
   }
   bool needs_mask() const {
     return !d_.bidirectional && (path() == AttentionPath::eager || masked());
   }
+  bool flexes() const { return strategy_.attention == models::Attention::flex; }
   // Transformers calls the flash_attn packages (integrations/flash_attention.py) with views of
   // queries, keys and values, grouped as they are.
   bool packaged() const { return models::is_flash_package(strategy_.attention); }
@@ -77,14 +79,10 @@ class AttentionWriter : public ModuleWriter {
            strategy_.transformers < models::kStridedForSdpa && !packaged();
   }
   bool copies_out(const AttentionInput& in) const {
-    return (contiguous() || in.heads_first) && path() == AttentionPath::flash;
+    return (contiguous() || in.heads_first) && (path() == AttentionPath::flash || flexes());
   }
   // It repeats keys and values over the query heads of their group.
-  bool repeats() const {
-    const bool asked = masked() || strategy_.transformers < models::kSdpaTakesGroups;
-    if (packaged()) return grouped() && regime_.patch.repeats_groups;
-    return grouped() && (d_.bare ? d_.repeats_groups : asked);
-  }
+  bool repeats() const;
   // models/llama/modeling_llama.py, repeat_kv: hidden_states[:, :, None, :, :].
   int slices_of_groups() const {
     return d_.bare || strategy_.torch >= models::kWholeAxisIsNoSlice ? 0 : 4;
@@ -116,6 +114,9 @@ class AttentionWriter : public ModuleWriter {
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
+  void flex_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
+  Grads flex_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
+                      TensorId d_out, std::span<const Ref> held);
   std::array<SymBytes, 4> flash_blocks() const;
   HopperAttention hopper(bool soft_cap) const;
   // Where a tile's keys are divided: each part's logsumexp and result, in fp32.

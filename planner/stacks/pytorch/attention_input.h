@@ -8,8 +8,9 @@ namespace plimsoll::planner::pytorch {
 
 // What executes attention.
 //   flash: FlashAttention 2, or cuDNN (Rules::Sdpa); efficient: PyTorch's memory-efficient kernel
-//   (CUTLASS); math: SDPA's composite of GEMMs; eager: Transformers' own.
-enum class AttentionPath : std::uint8_t { flash, efficient, math, eager };
+//   (CUTLASS); flex: flex_attention, compiled; math: SDPA's composite of GEMMs; eager:
+//   Transformers' own.
+enum class AttentionPath : std::uint8_t { flash, efficient, math, eager, flex };
 
 // Learned keys and values in front of a layer's own, as the cache has them; both together, which it
 // then has; and the gradients of these, of which the prefix's are views. `window`: a sliding

@@ -1,4 +1,6 @@
 // Which kernel attention runs, and what the fused ones take beside their results.
+#include <bit>
+
 #include "planner/kernels_of_op.h"
 #include "planner/stacks/pytorch/attention.h"
 #include "planner/stacks/pytorch/sdpa_workspaces.h"
@@ -16,12 +18,21 @@ AttentionPath AttentionWriter::path() const {
   if (strategy_.attention == Attention::eager) return AttentionPath::eager;
   if (strategy_.attention == Attention::math) return AttentionPath::math;
   if (strategy_.attention == Attention::efficient) return AttentionPath::efficient;
+  if (flexes()) return AttentionPath::flex;
   if (packaged() || cudnn()) return AttentionPath::flash;
   const bool no_flash = rules_.sdpa == Rules::Sdpa::efficient;
   if (no_flash && regime_.compute == DType::bf16) return AttentionPath::math;
   if (masked()) return AttentionPath::efficient;
   if (regime_.compute != DType::fp32 && !no_flash) return AttentionPath::flash;
   return grouped() && !repeats() ? AttentionPath::math : AttentionPath::efficient;
+}
+
+// flex_attention.py, num_local_query_heads: of heads that are no power of two.
+bool AttentionWriter::repeats() const {
+  const bool asked = masked() || strategy_.transformers < models::kSdpaTakesGroups;
+  if (packaged()) return grouped() && regime_.patch.repeats_groups;
+  if (flexes()) return grouped() && !std::has_single_bit(static_cast<std::uint64_t>(d_.heads));
+  return grouped() && (d_.bare ? d_.repeats_groups : asked);
 }
 
 bool AttentionWriter::cudnn() const {

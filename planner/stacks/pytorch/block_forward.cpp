@@ -52,9 +52,17 @@ void BlockWriter::forward(const BlockPlan& plan, Ref input, Ref output, LayerSav
   const std::size_t nodes = stops() ? plan.last_save + 1 : plan.nodes.size();
   for (std::size_t i = 0; i < nodes; ++i) run(plan.nodes[i], output, s);
   if (stops()) stop_behind(plan.last_save, s);
+  if (flexes()) leave_attention(s);
   plan_ = plan_before;
   sliding_ = sliding_before;
   input_ = input_before;
+}
+
+// The logsumexp that flex_attention returned is a local of the layer's forward.
+void BlockWriter::leave_attention(const LayerSaved& s) {
+  auto frame = op("layer.frame");
+  for (const AttentionSaved& saved : s.attentions) frame.release(saved.offset);
+  b_.work().moves(0, 0);
 }
 
 // MatMul8bitLt's context holds its input where that requires a gradient (ctx.tensors), and so did

@@ -282,7 +282,7 @@ void BlockWriter::attention_back(const NodePlan& at, const LayerSaved& s) {
   // flash_attn makes gradients with the strides of what it was given: of a cache's, of heads first.
   const bool cached = packaged() && tokens_.prefix > 0;
   const bool strided = hooks_.any() || stored || cached || (masked() && grouped()) ||
-                       (d_.repeats_heads_first && repeats());
+                       ((d_.repeats_heads_first || flexes()) && repeats());
   const ValueId q = at.node->in[0], k = at.node->in[1], v = at.node->in[2];
   gradient(q) = {d[0], false, stored ? names.q.grad_laid_out : nullptr};
   gradient(k) = {d[1], false, cached ? names.k.grad_laid_out : nullptr};

@@ -100,7 +100,7 @@ class BlockWriter : public AttentionWriter {
   void run_sequence(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
   void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
-  void stop_behind(std::size_t node, const LayerSaved& s);
+  void stop_behind(std::size_t node, const LayerSaved&s), leave_attention(const LayerSaved&s);
   AttentionInput attention_input(const NodePlan& at, const LayerSaved& s) const;
 
   // Backward: from the gradients of the node's results to those of its operands.

@@ -163,7 +163,12 @@ AttentionNames make_attention(const std::string& m) {
           .starts = name(".starts"),
           .longest = name(".longest"),
           .unpadded = name(".unpadded"),
-          .grad_unpadded = name(".attention.grad.unpadded")};
+          .grad_unpadded = name(".attention.grad.unpadded"),
+          .natural_lse = name(".logsumexp.natural"),
+          .low_lse = name(".logsumexp.cast"),
+          .grad_lse = name(".logsumexp.grad"),
+          .row_sums = name(".attention.row_sums"),
+          .grad_laid_out = name(".attention.grad.contiguous")};
 }
 
 NodeNames make_node(const std::string& m) {

@@ -91,6 +91,7 @@ struct AttentionNames {
   // The flash_attn package: where tokens that are no padding stand, where samples begin, the
   // longest of these.
   const char *indices, *starts, *longest, *unpadded, *grad_unpadded;
+  const char *natural_lse, *low_lse, *grad_lse, *row_sums, *grad_laid_out;  // attention_flex.cpp
 };
 
 // A mixture's stacked parameters: gate_up_proj, down_proj.

@@ -1,6 +1,11 @@
 // What stack pytorch does not plan of kernels of attention that are asked for by name.
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <string>
+#include <string_view>
 
+#include "models/decisions/layer.h"
 #include "models/gpu_catalog.h"
 #include "models/prompt_adapters.h"
 #include "models/run_names.h"
@@ -64,11 +69,79 @@ void refuse_sdpa_kernel(const Question& question, const std::string& option) {
                 " hands to scaled_dot_product_attention where there is no mask");
 }
 
+// transformers 5.17, _supports_flex_attn; not GPT-2 nor BLOOM. GPT-OSS, which adds its sinks to
+// what flex_attention returns, is not modelled.
+constexpr std::array<std::string_view, 16> kFlex{
+    "llama",   "mistral", "qwen2", "qwen3", "gemma", "gemma2",  "gemma3_text", "gpt_neox",
+    "granite", "olmo2",   "opt",   "phi",   "phi3",  "mixtral", "qwen3_moe",   "bert"};
+constexpr std::int64_t kFlexTile = 128, kLeastHead = 16;
+
+void refuse_flex_model(const Question& question) {
+  const models::Decoder& d = *question.model->decoder;
+  const std::string& type = question.model->model_type;
+  const auto refuse_if = [&](bool it_is, ErrorKind kind, const std::string& why) {
+    check(!it_is, kind, [&] { return "--attention flex: " + why; });
+  };
+  const bool known = std::ranges::find(kFlex, type) != kFlex.end();
+  refuse_if(type == "gpt_oss", ErrorKind::unsupported,
+            "attention sinks, which gpt_oss adds behind it, are not modelled yet");
+  refuse_if(!known, ErrorKind::bad_input,
+            "Transformers' " + type + " does not support flex_attention");
+  refuse_if(d.attention_dropout > 0, ErrorKind::bad_input,
+            "Transformers takes it without attention dropout alone; set " + type +
+                "'s to 0 in the config");
+  refuse_if(d.head_dim < kLeastHead, ErrorKind::bad_input,
+            "flex_attention takes heads of 16 and more, and this model's are of " +
+                std::to_string(d.head_dim));
+  const bool power = std::has_single_bit(static_cast<std::uint64_t>(d.heads));
+  refuse_if(d.heads == 1, ErrorKind::unsupported, "a single head is not modelled");
+  refuse_if(!power && d.kv_heads == 1, ErrorKind::unsupported,
+            "one head of keys for a number of heads that is no power of two is not modelled yet");
+}
+
+// Of what people run beside it: what was traced, and nothing else.
+void refuse_flex(const Question& question) {
+  const models::Strategy& s = question.strategy;
+  const auto refuse_if = [&](bool it_is, const std::string& why) {
+    check(!it_is, ErrorKind::unsupported, [&] { return "--attention flex " + why; });
+  };
+  refuse_if(s.stack != models::Stack::pytorch, "with DeepSpeed is not modelled yet");
+  refuse_if(!models::is_transformers(s.code), "is modelled of Transformers' own code alone");
+  refuse_flex_model(question);
+  refuse_if(s.transformers != models::kTransformers || s.torch != models::kTorch,
+            "is modelled with Transformers " + models::text_of(models::kTransformers) +
+                " and torch " + models::text_of(models::kTorch) +
+                ", whose Inductor compiles it, alone");
+  refuse_if(s.compile != models::Compile::no,
+            "with --compile, which compiles it with the layer, is not modelled yet");
+  refuse_if(s.kernels != models::Kernels::eager && s.kernels != models::Kernels::liger,
+            "with --kernels " + std::string(models::name_of(s.kernels)) + " is not modelled");
+  refuse_if(s.recompute.kind == models::RecomputeKind::ops,
+            "with --recompute by operator is not modelled: operators inside compiled code are not "
+            "seen");
+  refuse_if(s.recompute.kind != models::RecomputeKind::none &&
+                models::decisions::reentrant_checkpoints(s),
+            "with --use-reentrant yes is not modelled yet");
+  refuse_if(s.precision == models::Precision::fp8_mixed,
+            "with --precision fp8-mixed is not modelled yet");
+  refuse_if(s.offload.activations, "with --offload activations is not modelled yet");
+  refuse_if(models::prefix_tokens(s) > 0, "with prefix tuning is not modelled yet");
+  const bool one_row = s.rows == models::Rows::flattened;
+  const std::int64_t tokens = question.batch.seq_len * (one_row ? question.batch.micro_batch : 1);
+  refuse_if(tokens < kFlexTile,
+            "of sequences of less than 128 tokens, which go to another kernel (flex_decoding), is "
+            "not modelled yet");
+  const std::optional<models::Gpu>& gpu = question.cluster.gpu;
+  refuse_if(gpu && (gpu->vendor != "nvidia" || processors_of(*gpu).major < 8),
+            "is modelled on GPUs of NVIDIA from compute capability 8.0 on");
+}
+
 }  // namespace
 
 void refuse_attention(const Question& question) {
   const Attention kind = question.strategy.attention;
   const std::string option = "--attention " + std::string(models::name_of(kind));
+  if (kind == Attention::flex) refuse_flex(question);
   check(!question.model->decoder->eager_attention || kind == Attention::eager, ErrorKind::bad_input,
         [&] {
           return option + ": Transformers runs " + question.model->model_type +

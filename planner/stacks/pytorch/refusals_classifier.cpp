@@ -20,6 +20,7 @@ void refuse_classifier(const Question& question) {
   refuse_if(s.kernels != models::Kernels::eager,
             "--kernels " + std::string(models::name_of(s.kernels)));
   refuse_if(s.compile != models::Compile::no, "--compile");
+  refuse_if(s.attention == models::Attention::flex, "--attention flex");
   refuse_if(s.precision == models::Precision::fp8_mixed, "--precision fp8-mixed");
   refuse_if(s.rows == models::Rows::flattened, "a batch of several samples in a row");
   refuse_if(s.lora && models::learns_prompt(s.lora->kind), "--adapter with a learned prompt");

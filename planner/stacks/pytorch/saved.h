@@ -84,6 +84,7 @@ struct LinearSaved {
 struct AttentionSaved {
   TensorId q = kNoTensor, k = kNoTensor, v = kNoTensor;  // as a fused kernel read them
   TensorId mask = kNoTensor;  // additive, in the kernel's dtype
+  // `offset`: of flex_attention what it returned beside its result.
   TensorId lse = kNoTensor, seed = kNoTensor, offset = kNoTensor;
   TensorId indices = kNoTensor, starts = kNoTensor, longest = kNoTensor;  // attention_varlen.cpp
   TapeSaved scored;  // of attention that stores its scores

@@ -35,10 +35,11 @@ void EmbeddingWriter::forward() {
   if (embeds && !d_.masks_first) embed_positions();
   if (d_.embedding_norm) normalize();
   if (d_.counts_positions()) count_positions();
-  if (!regime_.patch.own_decoder) masks();
+  const bool own_module = d_.token_types > 0;  // has returned when masks are made
+  if (!regime_.patch.own_decoder && !own_module) masks();
   if (embeds && d_.masks_first) embed_positions();
   if (d_.embedding_dropout > 0) dropout();
-  if (d_.token_types > 0) leave();
+  if (own_module) leave(), masks();
   if (d_.position == PositionKind::rope && !own_decoder()) rotary_tables();
   layer_.set_rotary(s_.cos, s_.sin);
   layer_.set_masks(s_.masks, s_.front.alibi);

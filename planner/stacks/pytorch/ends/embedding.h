@@ -37,7 +37,7 @@ class EmbeddingWriter : private StepPart {
   SymBytes copied_type_ids() const;
   void masks(), rotary_tables();
   TensorId mask(bool sliding), boolean_mask(bool fills), mask_of_rows(), booleans_of_rows();
-  TensorId mask_behind_prefix();
+  TensorId mask_behind_prefix(), block_mask();
   bool brings_mask() const {  // the batch
     return rules_.batch_tensors > 2 || tokens_.rows == models::Rows::padded;
   }

@@ -1,17 +1,13 @@
 // Masks of attention, which the model makes once for all layers.
+#include "planner/stacks/pytorch/ends/masks.h"
+
 #include <algorithm>
 #include <array>
 
-#include "planner/kernels_of_op.h"
 #include "planner/stacks/pytorch/ends/embedding.h"
 
 namespace plimsoll::planner::pytorch {
 
-namespace {
-
-// find_packed_sequence_indices (transformers masking_utils.py): each sequence's first position - 1,
-// in front of the positions; their differences; where those are not 1, and its running sum.
-// Returns the sum.
 std::int32_t number_samples(KernelsOfOp& kernels, const ModuleWriter& of, Tokens tokens) {
   const SymInt b = tokens.sequences, t = tokens.total();
   const auto first = kernels.take(of.bytes(b, DType::int64));
@@ -27,6 +23,8 @@ std::int32_t number_samples(KernelsOfOp& kernels, const ModuleWriter& of, Tokens
   kernels.drop(first);
   return numbers;
 }
+
+namespace {
 
 void check_packing(ProgramBuilder& builder, const ModuleWriter& of, Tokens tokens) {
   auto op = builder.op("attention_mask.packing", Phase::forward);
@@ -122,13 +120,14 @@ TensorId EmbeddingWriter::mask(bool sliding) {
   const SymBytes ids = layer_.bytes(t, DType::int64);
   layer_.at_sliding(sliding);
   if (tokens_.prefix > 0) return mask_behind_prefix();
-  if (tokens_.rows != models::Rows::full) return mask_of_rows();
-  if (counted && layer_.path() != AttentionPath::eager)
+  if (tokens_.rows != models::Rows::full) return layer_.flexes() ? block_mask() : mask_of_rows();
+  if (counted && layer_.path() != AttentionPath::eager && !layer_.flexes())
     b_.op("attention_mask.padding", Phase::forward)
         .scratch(padding + ids + layer_.bytes(1, DType::int64));
   if (rules_.checks_packing && !counted && !d_.bidirectional && !d_.bare &&
       !d_.masks_without_positions)
     check_packing(b_, layer_, tokens_);
+  if (layer_.flexes()) return block_mask();
   if (!layer_.needs_mask()) return kNoTensor;
   const SymInt square = checked_multiply(tokens_.length, tokens_.length);
   const bool eager = layer_.path() == AttentionPath::eager;
