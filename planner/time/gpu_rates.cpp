@@ -15,7 +15,8 @@ constexpr const char* kMatmul = "stas00/ml-engineering, maximum achievable matmu
 constexpr const char* kFit = "reports/accuracy.md, rows in sample";
 constexpr const char* kFlash3 = "FlashAttention-3, arXiv 2407.08608, section 4.1";
 constexpr const char* kFlex =
-    "pytorch.org/blog/flexattention, in proportion to FlashAttention-2 (arXiv 2407.08608, 4.1)";
+    "pytorch.org/blog, PyTorch at GTC 2025 (FlexAttention), in proportion to FlashAttention-2 "
+    "(arXiv 2407.08608, 4.1)";
 constexpr const char* kFlash2 = "FlashAttention-2, arXiv 2307.08691, section 4.1";
 
 // Attention: cuDNN's of 8192 tokens, 32 heads of 128 and 8 of keys. Our own kernels: the profile of
@@ -161,12 +162,11 @@ FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention, 
       shares.attention_backward = {0.29, "assumed", kFit};
     }
   } else if (attention == models::Attention::flex) {
-    // 0.90 and 0.85 of FlashAttention-2's on A100, which its kernel resembles on Hopper, too (no
-    // TMA, no warps that specialise). From memory: the page was not looked up again.
-    shares.attention_forward = {0.90 * (newer ? 370 / 989.0 : attention_share(gpu, 0.73).value),
-                                "assumed", kFlex};
-    shares.attention_backward = {0.85 * (newer ? 322 / 989.0 : attention_share(gpu, 0.63).value),
-                                 "assumed", kFlex};
+    // Of FlashAttention-2's 0.90 and 0.85 on A100, 1.25 and 1.03 on H100, on average.
+    shares.attention_forward = {
+        newer ? 1.25 * 370 / 989.0 : 0.90 * attention_share(gpu, 0.73).value, "assumed", kFlex};
+    shares.attention_backward = {
+        newer ? 1.03 * 322 / 989.0 : 0.85 * attention_share(gpu, 0.63).value, "assumed", kFlex};
   } else if (gpu.family == "hopper" && models::is_flash_package(attention)) {
     // Figures 5 and 6, H100 SXM, heads of 128, 16k tokens, no mask: TFLOP/s of 989.
     const bool third = attention == models::Attention::flash_3;

@@ -68,7 +68,7 @@ AttentionWriter::Grads AttentionWriter::flex_backward(const AttentionNames& name
   const SymInt rows = checked_multiply(tokens_.total(), d_.heads), k_values = read_values();
   const TensorId d_lse = temporary(names.grad_lse, rows, DType::fp32);
   op(names.grad_lse).write(d_lse);
-  b_.work().moves(0, fp32(rows).real());
+  b_.work().moves(fp32(rows).real());
   unpack();
   const TensorId d = copy(names.grad_laid_out, d_out, q_values(), dtype);
   if (!held.empty()) {
@@ -78,7 +78,7 @@ AttentionWriter::Grads AttentionWriter::flex_backward(const AttentionNames& name
   }
   const TensorId sums = temporary(names.row_sums, rows, DType::fp32);
   op(names.row_sums).read(s.fused_out).read(d).read(d_lse).write(sums);
-  b_.work().moves((bytes(q_values(), dtype) * 2 + fp32(rows)).real(), fp32(rows).real());
+  b_.work().moves((bytes(q_values(), dtype) * 2 + fp32(rows) * 2).real());
   // Inductor stores dK as autocast wants it where keys are laid out as [b, heads, s, d], and not at
   // all where nobody wants it.
   const bool laid_out = in.k_heads_first || (repeats() && copies_groups()) || d_.kv_heads == 1;
