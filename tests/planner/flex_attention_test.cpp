@@ -94,7 +94,8 @@ TEST_CASE("what flex_attention is not planned beside is refused by name") {
 // beside that adds less.
 TEST_CASE("a step with flex_attention takes as much longer as its kernel does") {
   const auto seconds = [](Attention attention) {
-    return *answer({.gpu = "a100-80gb",
+    return *answer({.model = "llama-3.1-8b",
+                    .gpu = "a100-80gb",
                     .attention = attention,
                     .tokens = 8192,
                     .recompute = models::RecomputeKind::full})
