@@ -170,7 +170,11 @@ void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
     models::check_products(*question.cluster.gpu, question.strategy.precision);
   check(question.strategy.attention != models::Attention::flash_2 || sdpa != Rules::Sdpa::efficient,
         ErrorKind::bad_input, [&] {
-          return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name;
+          const bool unsloth = question.strategy.kernels == models::Kernels::unsloth;
+          return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name +
+                 (unsloth ? "; Unsloth calls xformers there, which is not modelled yet "
+                            "(--attention flash plans torch's own kernels in its place)"
+                          : "");
         });
   // Older cards take the memory-efficient kernel or the math path.
   check(!hooks_take_all(question.strategy) || sdpa != Rules::Sdpa::efficient,
