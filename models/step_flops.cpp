@@ -21,12 +21,17 @@ double all_steps(const GemmWeights& w) {
   return 6 * w.trained + 4 * w.frozen + 6 * w.adapters;
 }
 
-}  // namespace
+// BERT's pooler and its classifier read one token of each sequence.
+bool reads_one_token(const ModelSpec& model, const ParameterRow& row) {
+  return model.decoder && model.decoder->pooled && row.ranges.empty();
+}
 
-GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
+// Of the rows that read every token, or of those that read one of a sequence.
+GemmsOfToken gemms_of(const ModelSpec& model, const Strategy& strategy, bool one_token) {
   GemmsOfToken gemms;
   for (const TrainableRow& entry : trainable_rows(model, strategy)) {
     const ParameterRow& row = entry.row;
+    if (reads_one_token(model, row) != one_token) continue;
     const bool head = row.module == ModuleKind::head, expert = !row.stacked.empty();
     const bool matrices = row.fused_experts && row.shape.rank == 3;  // [experts, in, out]
     const bool linear = row.module == ModuleKind::linear || row.module == ModuleKind::router;
@@ -40,13 +45,21 @@ GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
   }
   if (strategy.lora)
     for (const LoraModule& module : lora_modules(model, *strategy.lora))
-      gemms.layers.adapters += low_rank_elements(module);
+      if (reads_one_token(model, model.parameters[module.base]) == one_token)
+        gemms.layers.adapters += low_rank_elements(module);
   return gemms;
+}
+
+}  // namespace
+
+GemmsOfToken gemms_of_token(const ModelSpec& model, const Strategy& strategy) {
+  return gemms_of(model, strategy, false);
 }
 
 StepFlops step_flops(const ModelSpec& model, const Strategy& strategy, const Batch& batch) {
   const Decoder& decoder = *model.decoder;
-  const GemmsOfToken gemms = gemms_of_token(model, strategy);
+  const GemmsOfToken gemms = gemms_of_token(model, strategy),
+                     once = gemms_of(model, strategy, true);
   const std::int64_t full = decoder.window > 0 ? decoder.full_layers : decoder.layers;
   // In one row of samples a token sees its own, as if all were as long as the mean.
   const std::int64_t length = strategy.rows == Rows::flattened
@@ -62,10 +75,13 @@ StepFlops step_flops(const ModelSpec& model, const Strategy& strategy, const Bat
   const double attention = static_cast<double>(decoder.q_width()) * 2 * seen;
   const std::int64_t read =
       batch.tokens() + checked_multiply(batch.micro_batch, virtual_tokens(strategy));
-  const double tokens = static_cast<double>(read) * static_cast<double>(batch.grad_accum) *
-                        static_cast<double>(decisions::mesh_of(strategy).data().ranks);
+  const double batches = static_cast<double>(batch.grad_accum) *
+                         static_cast<double>(decisions::mesh_of(strategy).data().ranks);
+  const double tokens = static_cast<double>(read) * batches;
   StepFlops flops;
   flops.model = (all_steps(gemms.layers) + all_steps(gemms.head) + 3 * attention) * tokens;
+  flops.model += (all_steps(once.layers) + all_steps(once.head)) *
+                 static_cast<double>(batch.micro_batch) * batches;
   flops.attention = 3 * attention * tokens;
   return flops;
 }

@@ -227,7 +227,7 @@ TEST_CASE("what a workload cannot say is refused with its member and what it can
         "w: strategy: quantize is \"fp8\", but " + packed_storage_names() + " is needed");
   CHECK(refused("/strategy/quantize", "nf5") ==
         "w: strategy: quantize is \"nf5\", but " + packed_storage_names() + " is needed");
-  CHECK(refused("/strategy/offload", {"gradients"}) ==
+  CHECK(refused("/strategy/offload", {"weights"}) ==
         "w: strategy: offload is a list of 1, but optimizer, gradients, params or activations is "
         "needed");
   CHECK(refused("/strategy/offload_to", "nvme") == "accepted");  // nothing is offloaded
