@@ -49,8 +49,7 @@ PACKAGES = {
 }
 PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
          "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py", "flash_3_package.py": "torch_measure.py",
-         "flex_attention.py": "torch_measure.py",
-         "adapters.py": "torch_measure.py",
+         "flex_attention.py": "torch_measure.py", "adapters.py": "torch_measure.py",
          "device_rates.py": "device_overheads.py",
          "dry_host.py": "dry_runs.py",
          "kept_ops.py": "torch_measure.py", "routing.py": "torch_measure.py",
