@@ -4,6 +4,7 @@
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
+#include "models/host_optimizer.h"
 #include "models/model_catalog.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -139,7 +140,7 @@ void check_exportable(const Workload& w, std::string_view target) {
                        target);
   });
   const bool torch = s.stack == models::Stack::pytorch;
-  check(!torch || s.offload.params || !s.offload.optimizer, ErrorKind::unsupported, [&] {
+  check(!models::has_host_optimizer(s), ErrorKind::unsupported, [&] {
     return fmt::format(
         "export --to {}: --offload optimizer on stack pytorch is torchao's CPUOffloadOptimizer, "
         "which no configuration switches on",

@@ -7,6 +7,7 @@
 #include "models/bitsandbytes.h"
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
+#include "models/host_optimizer.h"
 #include "models/options.h"
 #include "models/prompt_adapters.h"
 #include "models/recompute.h"
@@ -135,10 +136,10 @@ void write_stack(JsonWriter& json, const Strategy& s) {
   if (!models::is_transformers(s.code)) json.member("model_code", name_of(s.code));
   json.member("name", name_of(s.stack));
   // On the host it has one form (CPUOffloadOptimizer).
-  const bool on_host = pytorch && s.offload.optimizer && !s.offload.params;
   json.member("optimizer_impl",
-              name_of(s.optimizer_impl.value_or(on_host ? models::OptimizerImpl::fused
-                                                        : models::OptimizerImpl::foreach)));
+              name_of(s.optimizer_impl.value_or(models::has_host_optimizer(s)
+                                                    ? models::OptimizerImpl::fused
+                                                    : models::OptimizerImpl::foreach)));
   json.member("sdpa_backend", "auto");
   json.member("transformers_version", models::text_of(s.transformers));
   json.member("use_cache", false);

@@ -1,4 +1,4 @@
-// torchao's optimizer on the host (planner/stacks/pytorch/host_optimizer.h): full-size steps as
+// torchao's optimizer on the host (models/host_optimizer.h): full-size steps as
 // torch's own allocators had them, what the host keeps, and what is refused.
 #include <doctest/doctest.h>
 
@@ -68,8 +68,8 @@ TEST_CASE("torchao's optimizer on the host is planned on one GPU, around torch.o
 // GPT-2, fp32: 768 wide, 12 layers, 50,257 words, 1,024 positions. Of 4,096 elements and more are
 // the two tables and each layer's four matrices, not the biases of up to 3,072 nor the norms: a
 // copy and a gradient of each, pinned in powers of two, and two moments as they are. What is
-// smaller, 17 vectors' worth of 768 a layer and the last norm, has its moments on the device, and
-// fused AdamW's counters, 512 bytes each as the allocator rounds.
+// smaller, 13 times 768 a layer (two norms, four biases) and the last norm, has its moments on the
+// device, and fused AdamW's counters, 512 bytes each as the allocator rounds.
 TEST_CASE("the host keeps a copy, a gradient and the moments of what is not small") {
   const models::ModelSpec model = models::catalog_model("gpt2");
   planner::Question question;

@@ -1,6 +1,6 @@
 // What stack pytorch does not plan of --offload optimizer, gradients and params.
 #include "models/decisions/mesh.h"
-#include "planner/stacks/pytorch/host_optimizer.h"
+#include "models/host_optimizer.h"
 #include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/regime.h"
 #include "planner/stacks/pytorch/stack.h"
@@ -72,7 +72,7 @@ void refuse_offload(const models::Strategy& s, const models::Batch& batch) {
 }
 
 void assume_host_optimizer(const models::Strategy& s, std::vector<reports::Assumption>& out) {
-  if (!has_host_optimizer(s)) return;
+  if (!models::has_host_optimizer(s)) return;
   out.push_back({"optimizer states", "\"on the host, of parameters of 4,096 elements and more\"",
                  "derived",
                  "torchao 0.18, optim/cpu_offload.py, CPUOffloadOptimizer(model.parameters()); "

@@ -3,7 +3,7 @@
 #include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
-#include "planner/stacks/pytorch/host_optimizer.h"
+#include "models/host_optimizer.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -38,7 +38,7 @@ Step::Step(models::StepProgram& program, const ModelParts& of, const models::Str
   // Without FSDP2 there are no units at the ends.
   if (chosen.data.zero < 2 || is_fsdp1(chosen)) rules.fsdp_units = FsdpUnits::root;
   regime.patch = kernel_patch(of.model_type, chosen);
-  if (has_host_optimizer(chosen)) strategy.optimizer_impl = models::OptimizerImpl::fused;
+  if (models::has_host_optimizer(chosen)) strategy.optimizer_impl = models::OptimizerImpl::fused;
   if (chosen.data.zero < 2) return;
   shards = models::decisions::mesh_of(chosen)[models::decisions::Axis::shard].ranks;
   // FSDP1's parts of flat parameters begin and end elsewhere with each number of ranks.

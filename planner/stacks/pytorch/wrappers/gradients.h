@@ -1,7 +1,7 @@
 // Gradients of whole parameters, as autograd leaves them.
 #pragma once
 
-#include "planner/stacks/pytorch/host_optimizer.h"
+#include "models/host_optimizer.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -23,7 +23,7 @@ class WholeGradients : private StepPart {
  private:
   bool goes_at_once(std::int64_t elements) const {
     return stepped_ || (to_views_ && s_.micros == 1) ||
-           (strategy_.offload.gradients && steps_on_host(strategy_, elements));
+           (strategy_.offload.gradients && models::steps_on_host(strategy_, elements));
   }
   bool to_views_, stepped_;
 };

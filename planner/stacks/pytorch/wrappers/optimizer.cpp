@@ -1,8 +1,8 @@
 // optimizer.step() and zero_grad(set_to_none=True).
 #include <algorithm>
 
+#include "models/host_optimizer.h"
 #include "models/optimizers.h"
-#include "planner/stacks/pytorch/host_optimizer.h"
 #include "planner/stacks/pytorch/wrappers/torch_wrapper.h"
 
 namespace plimsoll::planner::pytorch {
@@ -126,7 +126,7 @@ void TorchWrapper::step_optimizer(const std::vector<TensorId>& lists, const Step
   auto step = b_.op(rule.rest ? "optimizer.step.rest" : "optimizer.step", Phase::optimizer);
   if (!rule.rest) one_by_one(step);
   for (const TensorId one : lists) step.write(one);
-  if (b_.work().asked() && !strategy_.offload.params && !has_host_optimizer(strategy_))
+  if (b_.work().asked() && !strategy_.offload.params && !models::has_host_optimizer(strategy_))
     optimizer_.say_work(stepped(d_.layers), b_.work());
   touch_gradients(step, false);
   auto zero_grad = b_.op("zero_grad", Phase::optimizer);

@@ -1,7 +1,7 @@
 // What lives between steps where parameters stand one by one: they, and the optimizer's states.
+#include "models/host_optimizer.h"
 #include "models/optimizers.h"
 #include "models/storages.h"
-#include "planner/stacks/pytorch/host_optimizer.h"
 #include "planner/stacks/pytorch/wrappers/torch_wrapper.h"
 
 namespace plimsoll::planner::pytorch {
@@ -112,7 +112,7 @@ void TorchWrapper::declare_unit(Unit& unit, std::int64_t copies, bool with_state
     KeptStates kept;
     if (p.trainable) {
       const OwnPart own = own_part(p);
-      const bool host_steps = steps_on_host(strategy_, p.elements);
+      const bool host_steps = models::steps_on_host(strategy_, p.elements);
       if (with_states && !on_host && !host_steps) kept = optimizer_.kept_of(own);
       if (on_host) keep_on_host(own.now(), copies);
       if (host_steps) step_on_host(own, copies);

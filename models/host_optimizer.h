@@ -12,16 +12,16 @@
 
 #include "models/run_spec.h"
 
-namespace plimsoll::planner::pytorch {
+namespace plimsoll::models {
 
 inline constexpr std::int64_t kLeastOnHost = 4096;  // minimal_size
 
 // FSDP, and another stack around this one, offload in their own ways.
-inline bool has_host_optimizer(const models::Strategy& s) {
-  return s.stack == models::Stack::pytorch && s.offload.optimizer && !s.offload.params;
+inline bool has_host_optimizer(const Strategy& s) {
+  return s.stack == Stack::pytorch && s.offload.optimizer && !s.offload.params;
 }
-inline bool steps_on_host(const models::Strategy& s, std::int64_t elements) {
+inline bool steps_on_host(const Strategy& s, std::int64_t elements) {
   return has_host_optimizer(s) && elements >= kLeastOnHost;
 }
 
-}  // namespace plimsoll::planner::pytorch
+}  // namespace plimsoll::models
