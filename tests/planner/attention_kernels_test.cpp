@@ -3,60 +3,29 @@
 // the traces (*-cudnn*, *-efficient*) and in dry runs of full size.
 #include <doctest/doctest.h>
 
-#include "models/gpu_catalog.h"
-#include "models/model_catalog.h"
-#include "planner/plan.h"
+#include "tests/planner/attention_question.h"
 #include "tests/planner/dry_run_checks.h"
 
 using namespace plimsoll;
 using models::Attention;
+using tests::AttentionQuestion;
+using tests::starts;
 
 namespace {
 
-struct Asked {
-  const char* model = "llama-2-7b";
-  const char* gpu = "h100-sxm-80gb";
-  Attention attention = Attention::cudnn;
-  models::Precision precision = models::Precision::bf16;
-  std::int64_t tokens = 1024;
-  models::Release transformers = models::kTransformers;
-  models::Rows rows = models::Rows::full;
-};
-
-auto answer(const Asked& asked) {
-  const models::ModelSpec model = models::catalog_model(asked.model);
-  planner::Question question;
-  question.model = &model;
-  question.strategy.attention = asked.attention;
-  question.strategy.precision = asked.precision;
-  question.strategy.transformers = asked.transformers;
-  question.strategy.rows = asked.rows;
-  question.strategy.lora = models::Lora{.rank = 8};
-  question.batch = {.seq_len = asked.tokens};
-  if (asked.rows == models::Rows::padded) question.batch.real_tokens = asked.tokens / 2;
-  question.cluster.gpu = models::find_gpu(asked.gpu);
-  question.remedies = false;
-  return planner::plan(question);
+reports::Plan answer(const AttentionQuestion& asked) {
+  return tests::answer(asked, Attention::cudnn);
 }
 
-std::string refusal(const Asked& asked) {
-  try {
-    (void)answer(asked);
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
+std::string refusal(const AttentionQuestion& asked) {
+  return tests::refusal(asked, Attention::cudnn);
 }
 
-std::string kernel_of(const Asked& asked) {
+std::string kernel_of(const AttentionQuestion& asked) {
   for (const reports::Assumption& assumption : answer(asked).assumptions)
     if (assumption.what == "kernel behind scaled_dot_product_attention")
       return assumption.value + " " + assumption.basis;
   return "";
-}
-
-bool starts(const std::string& text, const char* with) {
-  return text.starts_with(with);
 }
 
 }  // namespace
@@ -75,7 +44,8 @@ TEST_CASE("cuDNN's attention told by name is what a Hopper takes of itself") {
 }
 
 TEST_CASE("on Blackwell heads that cuDNN does not take run FlashAttention") {
-  const Asked wide{.model = "gemma-7b", .gpu = "b200-sxm-180gb", .attention = Attention::flash};
+  const AttentionQuestion wide{
+      .model = "gemma-7b", .gpu = "b200-sxm-180gb", .attention = Attention::flash};
   CHECK(kernel_of(wide) == "\"flash\" derived");
   CHECK(kernel_of({.model = "gemma-7b", .attention = Attention::flash}) == "\"cudnn\" calibrated");
 }
@@ -84,13 +54,14 @@ TEST_CASE("on Blackwell heads that cuDNN does not take run FlashAttention") {
 // and seed and offset, 512 bytes each; the memory-efficient kernel pads rows of the mask, here of
 // 1022 values, to 1024, and of the logsumexp to 1024, and keeps no random state.
 TEST_CASE("under a mask a Hopper takes cuDNN's kernel, too") {
-  const Asked padded{.attention = Attention::flash, .tokens = 1022, .rows = models::Rows::padded};
-  Asked cudnn = padded, efficient = padded;
+  const AttentionQuestion padded{
+      .attention = Attention::flash, .tokens = 1022, .rows = models::Rows::padded};
+  AttentionQuestion cudnn = padded, efficient = padded;
   cudnn.attention = Attention::cudnn;
   efficient.attention = Attention::efficient;
   CHECK(answer(padded).peak == answer(cudnn).peak);
   CHECK(answer(padded).peak != answer(efficient).peak);
-  Asked ampere = padded;
+  AttentionQuestion ampere = padded;
   ampere.gpu = efficient.gpu = "a100-80gb";
   CHECK(answer(ampere).peak == answer(efficient).peak);
 }
@@ -122,7 +93,8 @@ TEST_CASE("what the memory-efficient kernel does not take is refused by name") {
   CHECK(starts(refusal({.model = "llama-3.1-8b", .attention = efficient}), groups));
   CHECK(refusal({.model = "llama-3.1-8b", .attention = efficient, .rows = models::Rows::padded}) ==
         "");
-  Asked older{.model = "llama-3.1-8b", .attention = efficient, .transformers = {4, 45, 2}};
+  AttentionQuestion older{
+      .model = "llama-3.1-8b", .attention = efficient, .transformers = {4, 45, 2}};
   CHECK(refusal(older) == "");
   // Every layer has the window of 4096 tokens, and so a mask.
   CHECK(refusal({.model = "mistral-7b-v0.1", .attention = efficient, .tokens = 4096}) == "");

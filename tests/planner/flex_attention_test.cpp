@@ -3,59 +3,27 @@
 // of its memory can be told by hand.
 #include <doctest/doctest.h>
 
-#include "models/gpu_catalog.h"
-#include "models/model_catalog.h"
-#include "planner/plan.h"
+#include <algorithm>
+#include <string_view>
+
+#include "planner/program/timeline.h"
+#include "planner/stack_step.h"
+#include "tests/planner/attention_question.h"
 #include "tests/planner/dry_run_checks.h"
 
 using namespace plimsoll;
 using models::Attention;
+using tests::AttentionQuestion;
+using tests::starts;
 
 namespace {
 
-struct Asked {
-  const char* model = "llama-2-7b";
-  const char* gpu = "h100-sxm-80gb";
-  Attention attention = Attention::flex;
-  std::int64_t tokens = 1024, sequences = 1;
-  models::Precision precision = models::Precision::bf16;
-  models::RecomputeKind recompute = models::RecomputeKind::none;
-  models::Rows rows = models::Rows::full;
-  models::Kernels kernels = models::Kernels::eager;
-  models::Compile compile = models::Compile::no;
-  models::Release transformers = models::kTransformers;
-};
-
-auto answer(const Asked& asked) {
-  const models::ModelSpec model = models::catalog_model(asked.model);
-  planner::Question question;
-  question.model = &model;
-  models::Strategy& s = question.strategy;
-  s.attention = asked.attention;
-  s.precision = asked.precision;
-  s.recompute.kind = asked.recompute;
-  s.rows = asked.rows;
-  s.kernels = asked.kernels;
-  s.compile = asked.compile;
-  s.transformers = asked.transformers;
-  s.lora = models::Lora{.rank = 8};
-  question.batch = {.seq_len = asked.tokens, .micro_batch = asked.sequences};
-  question.cluster.gpu = models::find_gpu(asked.gpu);
-  question.remedies = false;
-  return planner::plan(question);
+reports::Plan answer(const AttentionQuestion& asked) {
+  return tests::answer(asked, Attention::flex);
 }
 
-std::string refusal(const Asked& asked) {
-  try {
-    (void)answer(asked);
-  } catch (const Error& error) {
-    return error.message();
-  }
-  return "";
-}
-
-bool starts(const std::string& text, const char* with) {
-  return text.starts_with(with);
+std::string refusal(const AttentionQuestion& asked) {
+  return tests::refusal(asked, Attention::flex);
 }
 
 }  // namespace
@@ -104,6 +72,35 @@ TEST_CASE("a step with flex_attention takes as much longer as its kernel does") 
   const double longer = seconds(Attention::flex) - seconds(Attention::flash);
   CHECK(longer > 0.057);
   CHECK(longer < 0.1);
+}
+
+// What torch 2.11 asks for while it makes a mask, and what it keeps, on the dry runtime, in blocks
+// of 512 bytes: rows of up to 128 tiles, up to 512, and more.
+TEST_CASE("block masks of each length take what torch's own make") {
+  struct Row {
+    std::int64_t tokens, sequences, highest, kept;
+  };
+  for (const Row& row :
+       {Row{16'384, 3, 1'185'792, 792'576}, Row{20'000, 4, 2'388'992, 1'589'248},
+        Row{65'537, 3, 22'140'416, 12'660'736}, Row{70'000, 1, 8'394'240, 4'798'464}}) {
+    CAPTURE(row.tokens);
+    const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+    planner::Question question;
+    question.model = &model;
+    question.strategy.attention = Attention::flex;
+    question.batch = {.seq_len = row.tokens, .micro_batch = row.sequences};
+    planner::StackStep step;
+    step.program_only = true;
+    planner::write_step(question, planner::model_parts(model, question.strategy), step);
+    const planner::Timeline timeline = planner::unroll(step.program);
+    const auto mask = std::ranges::find_if(timeline.steps, [&](const planner::Moment& moment) {
+      return std::string_view(step.program.ops[moment.at.op].name) == "attention_mask";
+    });
+    REQUIRE(mask != timeline.steps.end());
+    const Bytes before = std::prev(mask)->after;
+    CHECK((mask->high_water - before).value() == row.highest);
+    CHECK((mask->after - before).value() == row.kept);
+  }
 }
 
 // Grouped heads and others, a window, padding, adapters, FSDP2, autocast, recomputation.

@@ -42,8 +42,11 @@ class BlockMask {
   }
   void keep(SymInt values) { kept_.push_back(take(values)); }
   std::int32_t widened() { return take(tiles_ + rows_); }
-  // Sums of about 64 tiles each.
-  std::int32_t partial_sums() { return take(checked_multiply(rows_, ceil_divide(row_, 64))); }
+  // Sums of a row in int64, 128 tiles each (torch 2.11, _inductor/choices.py,
+  // reduction_split_factor: 4 values a thread, 32 threads).
+  std::int32_t partial_sums() {
+    return take(checked_multiply(rows_, ceil_divide(row_, 128)), DType::int64);
+  }
 
   // Rows of up to 512 tiles: one kernel sorts each.
   void sort_in_registers() {
