@@ -30,7 +30,8 @@ class Recommend(unittest.TestCase):
         for words in (SMALL, [*SMALL, "--objective", "memory"], [*SMALL, "--global-batch", "24"],
                       ["gpt2", "--gpu", "t4", "--objective", "context"],
                       [*SMALL, "--stack", "plimsoll", "--recompute", "full"],
-                      [*SMALL, "--fsdp-version", "1"]):
+                      [*SMALL, "--fsdp-version", "1"],
+                      ["llama-3.1-8b", "--gpu", "4090", "--seq-len", "512", "--task", "classification"]):
             status, document = recommendation(*words)
             self.assertEqual(status, 0)
             self.assert_valid(document)

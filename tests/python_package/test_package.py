@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLIMSOLL = os.environ.get("PLIMSOLL", str(ROOT / "build" / "tools" / "plimsoll"))
@@ -127,6 +129,32 @@ class Package(unittest.TestCase):
         self.assertTrue(found.ranked[0].command.startswith("plimsoll fit config.json --gpu h100"))
         with self.assertRaisesRegex(ValueError, "float has no configuration of Transformers"):
             plimsoll.fit(1.5, gpu="h100")
+
+    def test_a_model_is_of_the_class_that_it_has(self):
+        from plimsoll import _objects
+
+        class Config:
+            def to_dict(self):
+                return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+
+        class Gpt2:
+            config = Config()
+
+        named = {name: type(name, (Gpt2,), {}) for name in (
+            "GPT2ForSequenceClassification", "FSDPGPT2ForSequenceClassification", "OwnModel")}
+        known = types.ModuleType("transformers")
+        known.GPT2ForSequenceClassification = named["GPT2ForSequenceClassification"]
+
+        class Adapted(Gpt2):
+            def get_base_model(self):
+                return named["GPT2ForSequenceClassification"]()
+
+        with unittest.mock.patch.dict(sys.modules, transformers=known):
+            for model, expected in ((named["GPT2ForSequenceClassification"](), "GPT2ForSequenceClassification"),
+                                    (named["FSDPGPT2ForSequenceClassification"](), "GPT2ForSequenceClassification"),
+                                    (Adapted(), "GPT2ForSequenceClassification"),
+                                    (named["OwnModel"](), "GPT2LMHeadModel"), (Config(), "GPT2LMHeadModel")):
+                self.assertEqual(_objects.config_of(model)["architectures"], [expected])
 
     def test_recommend_searches_and_keeps_python_alive(self):
         import signal

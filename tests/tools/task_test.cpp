@@ -1,6 +1,7 @@
 // --task: which head stands on a model, from the command line to the plan.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -129,4 +130,19 @@ TEST_CASE("the plan of a classifier is read back as the same question") {
     return std::array{plan["peak_bytes"], plan["reserved_bytes"], plan["states"]};
   };
   CHECK(figures(document(again)) == figures(written));
+}
+
+// The remedy is planned with the copy of the classifier that these options mean.
+TEST_CASE("what adapters would help a classifier is what the same options need") {
+  Sources sources;
+  const Given base{{"task", "classification"}, {"gpu-memory", "24GiB"}, {"seq-len", "1024"}};
+  const reports::Plan plan = answer(request(sources, "llama-3.1-8b", base));
+  const auto adapters = std::ranges::find_if(plan.remedies, [](const reports::Remedy& remedy) {
+    return remedy.option == "--lora-rank 16 --lora-targets all-linear --param-dtype bf16";
+  });
+  REQUIRE(adapters != plan.remedies.end());
+  Given same = base;
+  same.insert(same.end(),
+              {{"lora-rank", "16"}, {"lora-targets", "all-linear"}, {"param-dtype", "bf16"}});
+  CHECK(adapters->device == answer(request(sources, "llama-3.1-8b", same)).device);
 }
