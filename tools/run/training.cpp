@@ -343,6 +343,10 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
         3);
   try {
     run_ranks(job, options, training, before_the_end);
+  } catch (const std::bad_alloc&) {  // what ends a rank is an Error that names it
+    return failed(
+        out, training,
+        Error(ErrorKind::out_of_memory, "the host has no memory left to start the ranks"));
   } catch (const std::exception&) {
     const Error error = runtime::comm::current_error();
     if (is_users(error)) throw;
