@@ -77,17 +77,15 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
     Option{"compile", "[REGION]", "Stack",
            "torch.compile of each block, or of the model (no; alone: block)"}
-        .at("stack/compile")
+        .of_step_at("stack/compile")
         .alone_means("block")
         .one_of(kNamesOf<Compile>, 2,
                 "a model compiled as one graph is not modelled yet (block is)")
-        .fixing("stack")
-        .of_a_step(),
+        .fixing("stack"),
     Option{"kernels", "NAME", "Stack", "eager, liger, unsloth, fused (eager)"}
-        .at("stack/kernels")
+        .of_step_at("stack/kernels")
         .one_of(kNamesOf<Kernels>)
-        .fixing("stack", "kernels")
-        .of_a_step(),
+        .fixing("stack", "kernels"),
     Option{"torch-version", "V", "Stack", "2.4 to 2.11 (2.11)"}.at("stack/version").of_a_step(),
     Option{"allocator-conf", "TEXT", "Stack", "PYTORCH_CUDA_ALLOC_CONF, in PyTorch's own syntax"}
         .of_step_at("stack/allocator_conf")
@@ -102,10 +100,9 @@ constexpr Option kPlanOptions[] = {
     Option{"model-code", "NAME", "Stack",
            "transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, "
            "torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)"}
-        .at("stack/model_code")
+        .of_step_at("stack/model_code")
         .one_of(kNamesOf<ModelCode>)
-        .fixing("stack")
-        .of_a_step(),
+        .fixing("stack"),
 
     Option{"zero", "STAGE", "Data parallel", "0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP"}
         .at("strategy/zero")
@@ -132,6 +129,11 @@ constexpr Option kPlanOptions[] = {
            "plimsoll: bytes of one gradient bucket (25MiB)"}
         .of_step_at("strategy/ddp/bucket_cap_mb")
         .fixing("stack"),
+    Option{"data-parallel", "KIND", "Data parallel",
+           "ddp: a process for each GPU; dp: torch.nn.DataParallel, one process (ddp)"}
+        .of_step_at("strategy/data_parallel")
+        .one_of(kNamesOf<DataParallelKind>)
+        .fixing("stack", "zero"),
     Option{"bucket-cap-mb", "MIB", "Data parallel", "DDP's bucket_cap_mb (25)"}
         .of_step_at("strategy/ddp/bucket_cap_mb")
         .fixing("stack", "zero"),
@@ -352,26 +354,23 @@ constexpr Option kPlanOptions[] = {
     Option{"quantize", "KIND", "Adapters",
            "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack "
            "the frozen base"}
-        .at("strategy/quantize")
-        .fixing("adapters", "quantize")
-        .of_a_step(),
+        .of_step_at("strategy/quantize")
+        .fixing("adapters", "quantize"),
     of_a_step("quant-storage", "DTYPE", "Adapters",
               "uint8, bf16, fp16, fp32: holds packed values (uint8)", "strategy/quant_storage"),
     of_a_step("kbit-prep", "YES|NO", "Adapters",
               "PEFT's prepare_model_for_kbit_training (yes with autocast, unless sharded)",
               "strategy/kbit_prep"),
     Option{"freeze", "PATTERN", "Adapters", "parameters that are not trained (repeatable)", true}
-        .at("strategy/freeze")
-        .fixing("adapters")
-        .of_a_step(),
+        .of_step_at("strategy/freeze")
+        .fixing("adapters"),
     Option{"train", "PATTERN", "Adapters", "exceptions from --freeze (repeatable)", true}
         .of_step_at("strategy/train")
         .fixing("adapters"),
 
     Option{"offload", "LIST", "Offload", "optimizer, gradients, params, activations: to the host"}
-        .at("strategy/offload")
-        .fixing("offload")
-        .of_a_step(),
+        .of_step_at("strategy/offload")
+        .fixing("offload"),
     Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
         .at("strategy/offload_to")
         .one_of(kOffloadTo, 1, "offloading is modelled to the host's memory alone (cpu)")

@@ -42,6 +42,8 @@ inline constexpr std::array<std::string_view, 6> kNamesOf<AdapterKind>{
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
 template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<DataParallelKind>{"ddp", "dp"};
+template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Rows>{"full", "padded", "flattened"};
 template <>
 inline constexpr std::array<std::string_view, 4> kNamesOf<Kernels>{"eager", "liger", "fused",

@@ -73,6 +73,10 @@ struct Quantization {
   bool operator==(const Quantization&) const = default;
 };
 
+// Processes with a GPU each (DDP, and what shards); torch.nn.DataParallel: one process with a
+// thread for each GPU.
+enum class DataParallelKind : std::uint8_t { ddp, dp };
+
 // The knobs of one stack's data parallelism, under the stack's own names; defaults are the stack's.
 struct DataParallel {
   int zero = 0;  // contract: 0 DDP … 3 full shard
@@ -82,6 +86,7 @@ struct DataParallel {
   // rank 0 sends each unit to the others while it is wrapped.
   bool fsdp_checkpoints = false, use_orig_params = true, sync_module_states = false;
   std::int64_t shard_group = 0;  // 0: all data-parallel ranks
+  DataParallelKind kind = DataParallelKind::ddp;
   bool gradient_as_bucket_view = false;  // DDP
   Bytes bucket_cap = Bytes(25 << 20);  // DDP bucket_cap_mb (MiB), plimsoll's reduce bucket
   std::optional<DType> reduce_dtype;  // FSDP MixedPrecisionPolicy.reduce_dtype

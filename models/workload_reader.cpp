@@ -99,6 +99,8 @@ void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s
   set_zero(s, static_cast<int>(strategy.natural("zero", 0)));
   if (data.zero > 3) strategy.refuse("zero", "0, 1, 2 or 3");
   data.shard_group = strategy.natural("shard_group", 0);
+  if (strategy.has("data_parallel"))
+    data.kind = choice<DataParallelKind>(strategy, "data_parallel");
   data.fsdp_version = static_cast<int>(stack.count("fsdp_version", 2));
   data.fsdp_checkpoints = stack.flag("fsdp_activation_checkpointing", false);
   data.sync_module_states = stack.flag("fsdp_sync_module_states", false);

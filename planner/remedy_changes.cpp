@@ -69,6 +69,9 @@ struct Changes {
     return !models::is_torchtitan(s.code) && !(models::is_torchtune(s.code) && s.gpus > 1) &&
            !s.optimizer_in_backward;
   }
+  // torch.nn.DataParallel, whose one process shards nothing.
+  bool threads() const { return s.data.kind == models::DataParallelKind::dp; }
+  std::string sharding_processes() const { return threads() ? "--data-parallel ddp " : ""; }
   void add_free();
   void add_recomputation();
   void add_batches();
@@ -104,10 +107,16 @@ void Changes::add_free() {
       s.param_dtype.value_or(DType::fp32) == DType::fp32)
     add(Price::nothing, "--param-dtype bf16",
         [](Question& c) { c.strategy.param_dtype = DType::bf16; });
+  if (threads())
+    add(
+        Price::nothing, "--data-parallel ddp",
+        [](Question& c) { c.strategy.data.kind = models::DataParallelKind::ddp; },
+        "a process for each GPU: start the script with torchrun or accelerate launch");
   if (mesh.communicates())
     for (int stage = s.data.zero + 1; stage <= 3; ++stage)
       if (may_shard(stage))
-        add(stage < 3 ? Price::nothing : Price::time, "--zero " + std::to_string(stage),
+        add(stage < 3 ? Price::nothing : Price::time,
+            sharding_processes() + "--zero " + std::to_string(stage),
             [stage](Question& c) { set_zero(c.strategy, stage); });
 }
 
@@ -176,7 +185,9 @@ void Changes::add_gpus() {
   std::int64_t more = s.gpus;
   for (int i = 0; i < kDoublings; ++i) {
     more = more < 8 ? 8 : 2 * more;
-    add(Price::hardware, "--gpus " + std::to_string(more) + (s.data.zero == 3 ? "" : " --zero 3"),
+    add(Price::hardware,
+        "--gpus " + std::to_string(more) +
+            (s.data.zero == 3 ? "" : " " + sharding_processes() + "--zero 3"),
         [more](Question& c) {
           models::DataParallel& data = c.strategy.data;
           // A group of all ranks is told as none; of more ranks it is one.

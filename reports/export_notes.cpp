@@ -140,6 +140,12 @@ void check_exportable(const Workload& w, std::string_view target) {
                        target);
   });
   const bool torch = s.stack == models::Stack::pytorch;
+  check(s.data.kind == models::DataParallelKind::ddp, ErrorKind::unsupported, [&] {
+    return fmt::format(
+        "export --to {}: --data-parallel dp is what Transformers' Trainer does where a script is "
+        "started without a launcher and sees several GPUs: there is nothing to write",
+        target);
+  });
   check(!models::has_host_optimizer(s), ErrorKind::unsupported, [&] {
     return fmt::format(
         "export --to {}: --offload optimizer on stack pytorch is torchao's CPUOffloadOptimizer, "

@@ -326,6 +326,7 @@ std::string remedies_table(const std::vector<Remedy>& remedies, const Terminal& 
 
 std::string data_parallel_text(const models::Strategy& s) {
   if (!models::decisions::mesh_of(s).communicates()) return "one rank";
+  if (s.data.kind == models::DataParallelKind::dp) return "torch.nn.DataParallel";
   std::string text = s.data.zero == 0 ? "DDP" : "ZeRO-" + std::to_string(s.data.zero);
   if (s.stack == models::Stack::pytorch) {
     const std::string fsdp = "FSDP" + std::to_string(s.data.fsdp_version);

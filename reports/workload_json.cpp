@@ -208,6 +208,8 @@ struct Member {
 constexpr Member kStrategy[] = {
     {"attention", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.attention)); }},
     {"cp", [](JsonWriter& json, const Strategy& s) { json.value(s.cp); }},
+    {"data_parallel", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.data.kind)); },
+     [](const Strategy& s) { return s.data.kind != models::DataParallelKind::ddp; }},
     {"ddp", [](JsonWriter& json, const Strategy& s) { write_bucket(json, s.data); }},
     {"deterministic", [](JsonWriter& json, const Strategy& s) { json.value(s.deterministic); },
      [](const Strategy& s) { return s.deterministic; }},

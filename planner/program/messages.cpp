@@ -9,8 +9,8 @@ namespace plimsoll::planner {
 namespace {
 
 const char* name_of(Message::Kind kind) {
-  constexpr std::array<const char*, 4> names{"all_gather", "reduce_scatter", "all_reduce",
-                                             "broadcast"};
+  constexpr std::array<const char*, 5> names{"all_gather", "reduce_scatter", "all_reduce",
+                                             "broadcast", "reduce"};
   return names[static_cast<std::size_t>(kind)];
 }
 

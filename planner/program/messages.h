@@ -17,7 +17,7 @@
 namespace plimsoll::planner {
 
 struct Message {
-  enum class Kind : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast };
+  enum class Kind : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, reduce };
   // Whose parameters or gradients these are: of what the model uses before its layers, a layer, or
   // what comes behind the layers.
   enum class Part : std::uint8_t { front, layer, tail };

@@ -16,6 +16,7 @@ double seconds_of(const Fabric& fabric, const Group& group, const Message& m) {
     case Message::Kind::all_reduce:
       return all_reduce_seconds(fabric, group, bytes);
     case Message::Kind::broadcast:
+    case Message::Kind::reduce:  // the way back along the same ring
       break;
   }
   return broadcast_seconds(fabric, group, bytes);

@@ -120,6 +120,13 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
          "of the copies over PCIe runs beside the GPU's work"});
     return;
   }
+  if (s.data.kind == models::DataParallelKind::dp) {
+    plan.assumptions.push_back({"time", "null", "assumed",
+                                "not predicted: the GPUs' threads of torch.nn.DataParallel take "
+                                "turns at one Python interpreter, and nothing measured says how "
+                                "much they wait"});
+    return;
+  }
   const StepTime step = model(s, question.batch);
   const double flushing = add_flushing(plan);
   const OffloadTime copies = add_copies(question, parts, step.compute, plan);

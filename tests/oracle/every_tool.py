@@ -47,21 +47,19 @@ PACKAGES = {
     "torch_measure.py": ("torch", "transformers"),
     "wide_draw.py": (),
 }
-PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py",
-         "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py", "flash_3_package.py": "torch_measure.py",
-         "flex_attention.py": "torch_measure.py", "adapters.py": "torch_measure.py",
-         "device_rates.py": "device_overheads.py",
-         "dry_host.py": "dry_runs.py",
-         "kept_ops.py": "torch_measure.py", "routing.py": "torch_measure.py",
-         "liger.py": "dry_runs.py", "float8.py": "torch_measure.py",
-         "activations.py": "torch_measure.py", "fsdp1.py": "torch_measure.py",
+PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py", "data_parallel.py": "torch_measure.py",
+         "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py",
+         "flash_3_package.py": "torch_measure.py", "flex_attention.py": "torch_measure.py",
+         "adapters.py": "torch_measure.py", "device_rates.py": "device_overheads.py", "dry_host.py": "dry_runs.py",
+         "kept_ops.py": "torch_measure.py", "routing.py": "torch_measure.py", "liger.py": "dry_runs.py",
+         "float8.py": "torch_measure.py", "activations.py": "torch_measure.py", "fsdp1.py": "torch_measure.py",
          "awq_base.py": "torch_measure.py", "bare_packages.py": "torch_measure.py",
          "fms_gptq.py": "torch_measure.py", "fms_kernels.py": "torch_measure.py",
-         "numerics_models.py": "numerics_goldens.py",
-         "packed_base.py": "torch_measure.py", "sdpa_kernels.py": "torch_measure.py",
-         "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
-         "torchtune_code.py": "torch_measure.py", "litgpt_code.py": "torch_measure.py",
-         "other_code.py": "torch_measure.py", "unsloth_kernels.py": "torch_measure.py"}
+         "numerics_models.py": "numerics_goldens.py", "packed_base.py": "torch_measure.py",
+         "sdpa_kernels.py": "torch_measure.py", "optimizers.py": "torch_measure.py",
+         "torchtitan_code.py": "torch_measure.py", "torchtune_code.py": "torch_measure.py",
+         "litgpt_code.py": "torch_measure.py", "other_code.py": "torch_measure.py",
+         "unsloth_kernels.py": "torch_measure.py"}
 
 
 def missing(program):
@@ -207,9 +205,11 @@ class EveryTool(unittest.TestCase):
                              "dry_runs_settings.json")
 
     @needs("dry_runs.py")
-    def test_dry_runs_of_families(self):
+    def test_dry_runs_of_families_and_of_several_gpus_in_one_process(self):
         self.assert_dry_runs("dry_runs_families_cases.json", "opt-1.3b-bf16-full",
                              "dry_runs_families.json")
+        self.assert_dry_runs("dry_runs_data_parallel_cases.json", "gpt2-2-accum3",
+                             "dry_runs_data_parallel.json")
 
     @needs("dry_runs.py")
     def test_dry_runs_with_parameters_on_the_host(self):

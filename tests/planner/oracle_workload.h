@@ -34,6 +34,8 @@ inline models::Strategy strategy_of(const json& workload) {
   out.gpus = s["world_size"];
   out.tp = s["tp"];
   out.data.zero = s["zero"];
+  if (s.contains("data_parallel"))
+    out.data.kind = choice<models::DataParallelKind>(s["data_parallel"]);
   out.data.fsdp_version = stack["fsdp_version"];
   out.data.fsdp_checkpoints = stack.value("fsdp_activation_checkpointing", false);
   out.data.sync_module_states = stack.value("fsdp_sync_module_states", false);

@@ -40,6 +40,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_classifier", {9, 10, 11, 12}},
     {"dry_runs_classifier_draw", {4, 7, 11, 12}},
     {"dry_runs_compiled", {10, 11, 2, 13}},
+    {"dry_runs_data_parallel", {1, 5, 3, 5}},
+    {"dry_runs_data_parallel_draw", {3, 6, 7, 11}},
     {"dry_runs_drawn", {31, 55, 75, 59}},
     {"dry_runs_drawn_13", {50, 98, 116, 84}},
     {"dry_runs_drawn_14", {17, 41, 57, 44}},

@@ -59,6 +59,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"reduce-bucket", {{"1MiB"}}},
     {"bucket-cap-mb", {{"7"}}},
     {"gradient-as-bucket-view", {{"yes"}}},
+    {"data-parallel", {{"dp", {{"precision", "bf16"}}}, {"dp"}}},
     {"reduce-bucket-size", {{"1000000"}}},
     // One bucket that holds all gradients has no backward left to run beside.
     {"overlap-comm", {{"yes"}, {"no"}, {"no", {{"reduce-bucket-size", "1000000"}}}}},

@@ -169,6 +169,12 @@ void set_data_parallel(const Options& options, Strategy& s) {
   const bool pytorch = s.stack == Stack::pytorch;
   const bool fsdp = pytorch && zero >= 2;
   set_shard_group(options, s);
+  require(options, "data-parallel", pytorch && zero == 0,
+          "torch.nn.DataParallel and DDP are --stack pytorch with --zero 0");
+  set_choice(options, "data-parallel", data.kind);
+  require(options, "data-parallel", data.kind == models::DataParallelKind::ddp || s.gpus > 1,
+          "torch.nn.DataParallel is of several GPUs (--gpus)");
+  const bool ddp = pytorch && zero <= 1 && data.kind == models::DataParallelKind::ddp;
   require(options, "fsdp-version", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
   std::int64_t version = data.fsdp_version;
   set_whole(options, "fsdp-version", 1, 2, version);
@@ -181,11 +187,9 @@ void set_data_parallel(const Options& options, Strategy& s) {
   set_parsed(options, "fsdp-use-orig-params", yes_or_no, data.use_orig_params);
   require(options, "fsdp-upcast", fsdp, "FSDP is --stack pytorch with --zero 2 or 3");
   set_parsed(options, "fsdp-upcast", yes_or_no, data.fsdp_upcast);
-  require(options, "gradient-as-bucket-view", pytorch && zero <= 1,
-          "DDP is --stack pytorch with --zero 0 or 1");
+  require(options, "gradient-as-bucket-view", ddp, "DDP is --stack pytorch with --zero 0 or 1");
   set_parsed(options, "gradient-as-bucket-view", yes_or_no, data.gradient_as_bucket_view);
-  require(options, "bucket-cap-mb", pytorch && zero <= 1,
-          "DDP is --stack pytorch with --zero 0 or 1");
+  require(options, "bucket-cap-mb", ddp, "DDP is --stack pytorch with --zero 0 or 1");
   if (const std::string* text = options.find("bucket-cap-mb"))
     data.bucket_cap = Bytes(whole("bucket-cap-mb", *text, 1, 1 << 20) << 20);
   require(options, "reduce-bucket", s.stack == Stack::plimsoll,

@@ -161,6 +161,10 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
         "data", *data,
         "recommend plans rows of --seq-len; --padding-mask yes or --padding free says what "
         "they hold");
+  if (const std::string* kind = options.find("data-parallel"); kind != nullptr && *kind == "dp")
+    refuse_value("data-parallel", *kind,
+                 "`plimsoll recommend` ranks what a launcher starts, a process for each GPU; "
+                 "`plimsoll fit` plans torch.nn.DataParallel");
   if (const std::string* phase = options.find("phase"); phase != nullptr && *phase != "step")
     refuse_value("phase", *phase,
                  "recommend judges steps; `plimsoll fit` says what loading the model takes");

@@ -10,6 +10,8 @@ Device memory reads as zeros: what Transformers asks the data is answered by wha
 (torch_measure.py, answer_for_the_data; flash_package.py).
 """
 
+import data_parallel
+
 ACCEPTED = {"rows": [None, "full", "padded", "flattened"]}
 OPTIONAL = ("real_tokens",)  # of `batch`
 # Of the batch that was made last:
@@ -25,7 +27,8 @@ def filled(batch, with_defaults, defaults):
 
 
 def shape(workload):
-    rows, length = workload["batch"]["micro_batch"], workload["batch"]["seq_len"]
+    rows = workload["batch"]["micro_batch"] * data_parallel.rows(workload)
+    length = workload["batch"]["seq_len"]
     return (1, rows * length) if workload["strategy"].get("rows") == "flattened" else (rows, length)
 
 

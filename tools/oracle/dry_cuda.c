@@ -29,16 +29,20 @@
 enum { kOk = 0, kInvalidValue = 1, kOutOfMemory = 2 };
 static const uint64_t kDeviceBase = 0x300000000000ull;
 static const uint64_t kDeviceEnd = 0x3f0000000000ull;
+enum { kDevices = 15 }; /* at most; each has so many addresses: */
+static const uint64_t kAddresses = 0x010000000000ull;
 static const uint64_t kPage = 2ull << 20; /* physical granularity of cudaMalloc */
 
 static struct {
-  uint64_t capacity, used, next;
+  uint64_t capacity, used[kDevices], next[kDevices];
   uint64_t address[1 << 16], bytes[1 << 16];
   uint64_t live, handles;
   int last_error;
   char name[256];
   int major, minor, multiprocessors;
-} gpu = {.capacity = 0, .next = 0, .major = 9, .minor = 0, .multiprocessors = 132};
+  int devices;
+} gpu = {.capacity = 0, .major = 9, .minor = 0, .multiprocessors = 132, .devices = 1};
+static _Thread_local int current; /* the thread's device */
 static volatile int lock_word;
 
 static void lock(void) {
@@ -54,31 +58,40 @@ EXPORT void plimsoll_dry_gpu(const char* name, uint64_t capacity, int major, int
                              int multiprocessors) {
   strncpy(gpu.name, name, sizeof gpu.name - 1);
   gpu.capacity = capacity;
-  gpu.next = kDeviceBase;
+  for (unsigned i = 0; i < kDevices; ++i) gpu.next[i] = kDeviceBase + i * kAddresses;
   gpu.major = major;
   gpu.minor = minor;
   gpu.multiprocessors = multiprocessors;
+}
+
+/* Before torch is imported: so many cards of that kind, of one process (nn.DataParallel). */
+EXPORT void plimsoll_dry_devices(int devices) {
+  gpu.devices = devices;
 }
 
 static int is_device(const void* p) {
   return (uint64_t)p >= kDeviceBase && (uint64_t)p < kDeviceEnd;
 }
 
+static int device_of(const void* p) {
+  return (int)(((uint64_t)p - kDeviceBase) / kAddresses);
+}
+
 /* ---- memory ---- */
 EXPORT int cudaMalloc(void** out, size_t bytes) {
   const uint64_t size = (bytes + kPage - 1) / kPage * kPage;
   lock();
-  if (gpu.used + size > gpu.capacity || gpu.live == sizeof gpu.bytes / sizeof *gpu.bytes) {
+  if (gpu.used[current] + size > gpu.capacity || gpu.live == sizeof gpu.bytes / sizeof *gpu.bytes) {
     gpu.last_error = kOutOfMemory;
     unlock();
     *out = NULL;
     return kOutOfMemory;
   }
-  gpu.address[gpu.live] = gpu.next;
+  gpu.address[gpu.live] = gpu.next[current];
   gpu.bytes[gpu.live++] = size;
-  gpu.used += size;
-  *out = (void*)gpu.next;
-  gpu.next += size;
+  gpu.used[current] += size;
+  *out = (void*)gpu.next[current];
+  gpu.next[current] += size;
   unlock();
   return kOk;
 }
@@ -87,7 +100,7 @@ EXPORT int cudaFree(void* p) {
   lock();
   for (uint64_t i = 0; i < gpu.live; ++i) {
     if (gpu.address[i] != (uint64_t)p) continue;
-    gpu.used -= gpu.bytes[i];
+    gpu.used[device_of(p)] -= gpu.bytes[i];
     --gpu.live;
     gpu.address[i] = gpu.address[gpu.live];
     gpu.bytes[i] = gpu.bytes[gpu.live];
@@ -101,6 +114,7 @@ EXPORT int cudaFree(void* p) {
  * cuMemRelease; a handle is an index. */
 static struct {
   uint64_t bytes[1 << 16];
+  int device[1 << 16];
   unsigned next;
 } physical;
 
@@ -113,8 +127,8 @@ EXPORT int cuMemAddressReserve(uint64_t* out, size_t bytes, size_t alignment, ui
                                unsigned long long flags) {
   (void)alignment, (void)where, (void)flags;
   lock();
-  *out = gpu.next;
-  gpu.next += (bytes + kPage - 1) / kPage * kPage;
+  *out = gpu.next[current];
+  gpu.next[current] += (bytes + kPage - 1) / kPage * kPage;
   unlock();
   return kOk;
 }
@@ -126,10 +140,11 @@ EXPORT int cuMemCreate(uint64_t* handle, size_t bytes, const void* properties,
   unsigned tried = 0;
   while (tried < slots && (physical.next == 0 || physical.bytes[physical.next]))
     physical.next = (physical.next + 1) % slots, ++tried;
-  const int fits = tried < slots && gpu.used + bytes <= gpu.capacity;
+  const int fits = tried < slots && gpu.used[current] + bytes <= gpu.capacity;
   if (fits) {
     physical.bytes[physical.next] = bytes;
-    gpu.used += bytes;
+    physical.device[physical.next] = current;
+    gpu.used[current] += bytes;
     *handle = physical.next;
   }
   unlock();
@@ -137,14 +152,14 @@ EXPORT int cuMemCreate(uint64_t* handle, size_t bytes, const void* properties,
 }
 EXPORT int cuMemRelease(uint64_t handle) {
   lock();
-  gpu.used -= physical.bytes[handle];
+  gpu.used[physical.device[handle]] -= physical.bytes[handle];
   physical.bytes[handle] = 0;
   unlock();
   return kOk;
 }
 
 EXPORT int cudaMemGetInfo(size_t* free_bytes, size_t* total) {
-  *free_bytes = gpu.capacity - gpu.used;
+  *free_bytes = gpu.capacity - gpu.used[current];
   *total = gpu.capacity;
   return kOk;
 }
@@ -287,6 +302,7 @@ EXPORT int cudaPointerGetAttributes(void* out, const void* p) {
   memset(out, 0, 88);
   if (is_device(p)) {
     *(int*)out = 2;
+    *(int*)((char*)out + 4) = device_of(p);
     memcpy((char*)out + 8, &p, sizeof p);
   } else {
     const int host = is_pinned(p);
@@ -300,15 +316,22 @@ EXPORT int cudaPointerGetAttributes(void* out, const void* p) {
 
 /* ---- device ---- */
 EXPORT int cudaGetDeviceCount(int* n) {
-  *n = 1;
+  *n = gpu.devices;
   return kOk;
 }
 EXPORT int cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current;
   return kOk;
 }
 EXPORT int cudaSetDevice(int device) {
-  return device == 0 ? kOk : 101;
+  if (device < 0 || device >= gpu.devices) return 101;
+  current = device;
+  return kOk;
+}
+EXPORT int cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                               size_t bytes, void* stream) {
+  (void)to, (void)to_device, (void)from, (void)from_device, (void)bytes, (void)stream;
+  return kOk;
 }
 EXPORT int cudaDriverGetVersion(int* v) {
   *v = 13000;

@@ -23,6 +23,8 @@ FILE, of this folder:
   dry_runs_activations_cases.json tests/golden/dry_runs_activations.json: activations on the host (TRL's)
   dry_runs_host_optimizer_cases.json tests/golden/dry_runs_host_optimizer.json: torchao's optimizer on the host;
                                  dry_runs_host_optimizer_draw.json likewise, drawn
+  dry_runs_data_parallel_cases.json tests/golden/dry_runs_data_parallel.json: nn.DataParallel, all GPUs in one process;
+                                 dry_runs_data_parallel_draw.json likewise, drawn
   dry_runs_fsdp1_cases.json      tests/golden/dry_runs_fsdp1.json: FSDP1 as scripts wrap, torch 2.4.1, Transformers 4.45.2
   dry_runs_torchtitan_cases.json tests/golden/dry_runs_torchtitan.json: torchtitan's own code, one release a run
   dry_runs_tensor_parallel_cases.json tests/golden/dry_runs_tensor_parallel.json: with its tensor parallelism;
@@ -60,6 +62,7 @@ import os
 import sys
 
 import apart
+import data_parallel
 import dry_host
 import packed_base
 
@@ -114,11 +117,13 @@ def run_here(case):
                          "transformers_version": transformers.__version__,
                          **packed_base.release(workload)}
     workload = torch_measure.normalised(workload)
-    if workload["strategy"]["world_size"] > 1:
+    data_parallel.see_gpus(workload)
+    if workload["strategy"]["world_size"] > 1 and not data_parallel.asked(workload):
         torch_measure.start_process_group(workload["strategy"]["world_size"], case["rank"])
     training = torch_measure.Training(workload)
     for _ in range(3):
-        torch.cuda.reset_peak_memory_stats()
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(device)
         training.step()
     managed = torch_measure.managed_bytes()
     own = {"rank": case["rank"], "optimizer_bytes": optimizer_bytes(training.optimizer)}
@@ -127,6 +132,7 @@ def run_here(case):
             "reserved_bytes": torch.cuda.max_memory_reserved(),
             "resident_bytes": torch.cuda.memory_allocated(),
             **({"managed_bytes": managed} if managed else {}),
+            **({"other_gpus": data_parallel.other_peaks(workload)} if data_parallel.asked(workload) else {}),
             **({"host": dry_host.host_bytes()} if workload["strategy"]["offload"] else {}),
             "versions": torch_measure.versions(workload)}
 

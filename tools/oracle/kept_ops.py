@@ -1,4 +1,4 @@
-"""Selective activation checkpointing by operator, for torch_measure.py (strategy.recompute "ops:…").
+"""Selective activation checkpointing, for torch_measure.py (strategy.recompute "ops:…", "selective").
 
 "ops:attention+q_proj": a checkpoint around each layer (not reentrant) whose policy keeps what SDPA's kernel and the
 products (aten.mm, aten.addmm) of those modules make; a name is a module's last parts, as PEFT's targets are. Which
@@ -49,3 +49,28 @@ def context_fn(model, names):
 def apply(model, names):
     model.gradient_checkpointing_enable(
         {"use_reentrant": False, "context_fn": context_fn(model, names)})
+
+
+def checkpoint_core_attention(model, error):
+    """Selective recompute of Korthikanti et al. 2022: the core attention, nothing else."""
+    from torch.utils.checkpoint import checkpoint
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    import importlib
+    name = model.config._attn_implementation
+    module = importlib.import_module(type(model).__module__)
+    inner = getattr(module, "eager_attention_forward", None) if name == "eager" \
+        else ALL_ATTENTION_FUNCTIONS[name]
+    if inner is None:
+        raise error("strategy.recompute: selective needs a model with Transformers' attention "
+                    "interface")
+
+    def recomputed(module, query, key, value, mask, **kwargs):
+        return checkpoint(inner, module, query, key, value, mask, use_reentrant=False, **kwargs)
+
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    ALL_ATTENTION_FUNCTIONS.register("plimsoll_recomputed", recomputed)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("plimsoll_recomputed", ALL_MASK_ATTENTION_FUNCTIONS[name])
+    model.config._attn_implementation = "plimsoll_recomputed"
+    for m in model.modules():
+        if getattr(m, "config", None) is not None and hasattr(m.config, "_attn_implementation"):
+            m.config._attn_implementation = "plimsoll_recomputed"

@@ -47,6 +47,7 @@ import activations
 import adapters
 import batches
 import compiled
+import data_parallel
 import dry_host
 import fsdp1
 import flash_package
@@ -115,7 +116,7 @@ STRATEGY_DEFAULTS = {
     "attention": "flash", "loss": "full", "lora": None,
     "fp8_recipe": None, "fp8_all_gather": None,
     "quantize": None, "quant_storage": None, "kbit_prep": None,
-    "freeze": [], "train": [], "rows": None,
+    "freeze": [], "train": [], "rows": None, "data_parallel": None,
     "ddp": {"bucket_view": False, "bucket_cap_mb": 25, "wrap": None},
     "offload": [],
     "offload_to": "cpu",
@@ -210,6 +211,7 @@ def normalised(workload):
     float8.check(strategy, stack, BadInput)
     liger.check(stack["kernels"], strategy["loss"], BadInput)
     positive(strategy["world_size"], "strategy.world_size")
+    data_parallel.check(strategy, BadInput)
     for key in batch:
         positive(batch[key], f"batch.{key}", 2 if key == "seq_len" else 1)
     recompute_interval(strategy["recompute"])
@@ -219,6 +221,8 @@ def normalised(workload):
                                            *fsdp1.KEYS)}  # as always
     if strategy["rows"] in (None, "full"):
         del strategy["rows"]
+    if strategy["data_parallel"] is None:
+        del strategy["data_parallel"]
     return {"fingerprint": workload.get("fingerprint"), "model": model, "stack": stack,
             "strategy": strategy, "batch": batch}
 
@@ -256,6 +260,7 @@ def start_dry_cuda(capacity_bytes=150109880320, capability=(9, 0), multiprocesso
     except (OSError, subprocess.CalledProcessError) as e:
         raise NoDevice(f"the dry CUDA runtime needs a C compiler: {e}") from e
     dry = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    data_parallel.load_no_nccl()
     dry.plimsoll_dry_gpu(b"dry sm_%d%d" % capability, ctypes.c_uint64(capacity_bytes),
                          *capability, multiprocessors)
     sdpa_kernels.load_dry_cudnn(b"dry sm_%d%d" % capability, capacity_bytes, capability, multiprocessors)
@@ -413,38 +418,13 @@ def select_recompute(model, kind, options):
         # None: under FSDP1 it matters which kind a release takes of itself: reentrant until 5.0.
         model.gradient_checkpointing_enable(options)
     elif kind == "selective":
-        checkpoint_core_attention(model)
+        kept_ops.checkpoint_core_attention(model, BadInput)
     elif names := kept_ops.names_of(kind, BadInput):
         kept_ops.apply(model, names)
     else:
         if not layer_lists(model):
             raise BadInput(f"strategy.recompute: {kind} needs a model whose layers are one list")
         LayerGroup.wrap(model, interval, bool((options or {}).get("use_reentrant")))
-
-
-def checkpoint_core_attention(model):
-    """Selective recompute of Korthikanti et al. 2022: the core attention, nothing else."""
-    from torch.utils.checkpoint import checkpoint
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-    import importlib
-    name = model.config._attn_implementation
-    module = importlib.import_module(type(model).__module__)
-    inner = getattr(module, "eager_attention_forward", None) if name == "eager" \
-        else ALL_ATTENTION_FUNCTIONS[name]
-    if inner is None:
-        raise BadInput("strategy.recompute: selective needs a model with Transformers' attention "
-                       "interface")
-
-    def recomputed(module, query, key, value, mask, **kwargs):
-        return checkpoint(inner, module, query, key, value, mask, use_reentrant=False, **kwargs)
-
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    ALL_ATTENTION_FUNCTIONS.register("plimsoll_recomputed", recomputed)
-    ALL_MASK_ATTENTION_FUNCTIONS.register("plimsoll_recomputed", ALL_MASK_ATTENTION_FUNCTIONS[name])
-    model.config._attn_implementation = "plimsoll_recomputed"
-    for m in model.modules():
-        if getattr(m, "config", None) is not None and hasattr(m.config, "_attn_implementation"):
-            m.config._attn_implementation = "plimsoll_recomputed"
 
 
 def dtype_argument():
@@ -592,6 +572,8 @@ def distributed(model, workload):
     stack, strategy = workload["stack"], workload["strategy"]
     if strategy["zero"] == 0 and strategy["world_size"] == 1 and not strategy["ddp"]["wrap"]:
         return model
+    if data_parallel.asked(workload):
+        return torch.nn.DataParallel(model)
     start_process_group(strategy["world_size"])
     if sharded(strategy):
         if stack["fsdp_version"] == 2:
@@ -662,7 +644,7 @@ class Training:
         with context, sdpa_kernels.of_forward(self.workload):
             output = self.model(input_ids=self.ids, labels=self.labels, **self.beside)
         self.held = output if self.workload["stack"]["hold_outputs"] else None
-        return output.loss
+        return output.loss.mean() if data_parallel.asked(self.workload) else output.loss
 
     def synchronised(self, last):
         """Gradients are exchanged with the last micro-batch only, as Accelerate does."""
@@ -892,9 +874,10 @@ class Recorder:
         torch = self.torch
         strategy = self.workload["strategy"]
         # DDP replaces its buckets at the start of the second step: its third is the steady one.
-        replicated = strategy["zero"] < 2 and (strategy["world_size"] > 1 or
-                                               strategy["ddp"]["wrap"])
+        replicated = strategy["zero"] < 2 and not data_parallel.asked(self.workload) and (
+            strategy["world_size"] > 1 or strategy["ddp"]["wrap"])
         steps = 3 if replicated else 2
+        data_parallel.trace_one_thread(self.workload)
         gc.collect()
         gc.disable()    # releases happen where reference counts say so, the same every time
         self.start_history()

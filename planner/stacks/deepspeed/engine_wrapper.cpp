@@ -15,7 +15,7 @@ EngineWrapper::EngineWrapper(pytorch::Step& step, const Engine& engine)
       engine_(engine),
       layout_(parts_, engine),
       share_(layout_.share(engine.rank)),
-      whole_(step, false) {}
+      whole_(step) {}
 
 // States ------------------------------------------------------------------------------------------
 

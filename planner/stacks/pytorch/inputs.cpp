@@ -106,8 +106,10 @@ void StepWriter::declare_batch() {
   const auto persistent = [&](const char* name, SymBytes bytes) {
     s_.b.tensor_in(models::kNoGroup, name, bytes, Category::activations, Residency::persistent);
   };
-  persistent("batch", s_.b.rounded(SymBytes(checked_multiply(8, s_.text.total()))) * whole);
-  if (classifies) persistent("labels", s_.layer.bytes(s_.tokens.sequences, DType::int64));
+  const SymInt sequences = s_.tokens.sequences * s_.scattered();
+  const SymInt tokens = s_.text.total() * s_.scattered();
+  persistent("batch", s_.b.rounded(SymBytes(checked_multiply(8, tokens))) * whole);
+  if (classifies) persistent("labels", s_.layer.bytes(sequences, DType::int64));
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -274,6 +274,7 @@ void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
 }  // namespace
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
+  refuse_data_parallel(s);
   refuse_unsloth(model, s);
   refuse_rows(model, s);
   refuse_torch(model, s);

@@ -17,6 +17,7 @@
 #include "planner/program/peak.h"
 #include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/sdpa_kernel.h"
+#include "planner/stacks/pytorch/wrappers/data_parallel.h"
 #include "planner/stacks/pytorch/wrappers/fsdp1.h"
 #include "planner/stacks/pytorch/wrappers/fsdp2.h"
 #include "planner/stacks/pytorch/wrappers/replicated.h"
@@ -234,6 +235,9 @@ void add_assumptions(const models::Decoder& decoder, const models::Strategy& s,
   if (s.data.zero == 2)
     say("--zero 2", "FSDP2 with reshard_after_forward=False: parameters are sharded between steps",
         "torch/distributed/fsdp/_fully_shard");
+  if (s.data.kind == models::DataParallelKind::dp)
+    say("GPU of torch.nn.DataParallel that is planned", "the first; the others need less",
+        "torch 2.11, nn/parallel/comm.py; tests/golden/dry_runs_data_parallel.json");
   if (models::is_torchtitan_of_2024(s.code))
     return say("FSDP units",
                "each layer, the last one not resharded, and the root with all the rest",
@@ -317,6 +321,8 @@ std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const Mode
   const auto wrapper = [](Step& step, Checkpoints& checkpoints) -> std::unique_ptr<Wrapper> {
     if (is_fsdp1(step.strategy)) return std::make_unique<FlatParameters>(step, checkpoints);
     if (step.strategy.data.zero >= 2) return std::make_unique<FullyShard>(step);
+    if (step.strategy.data.kind == models::DataParallelKind::dp)
+      return std::make_unique<OneProcess>(step);
     return std::make_unique<Replicated>(step);
   };
   return std::make_unique<StepWriter>(program, parts, strategy, batch, rules, wrapper);

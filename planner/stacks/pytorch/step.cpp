@@ -158,6 +158,16 @@ Bytes Step::shared_matrices() const {
   return parts.shared_a > 0 ? bytes(parts.shared_a) + bytes(parts.shared_b) : Bytes(0);
 }
 
+Bytes Step::frequencies() const {
+  if (d.position != models::PositionKind::rope) return {};
+  return Bytes(layer.bytes(d.rotated(), DType::fp32)) * (d.has_both_rotaries() ? 2 : 1);
+}
+
+std::int64_t Step::scattered() const {
+  const bool dp = strategy.data.kind == models::DataParallelKind::dp;
+  return dp ? models::decisions::mesh_of(strategy).ranks() : 1;
+}
+
 Bytes Step::id_buffers() const {
   return d.token_types > 0 ? Bytes(layer.bytes(parts.position_rows, DType::int64) * 2) : Bytes(0);
 }

@@ -64,9 +64,11 @@ struct Step {
   static void release_attributes(OpBuilder op, const LayerSaved& saved);
   Bytes id_buffers() const;  // BertEmbeddings'
   Bytes shared_matrices() const;  // VeRA's
+  Bytes frequencies() const;  // of the rotations, all buffers of them
   // Of the residual stream, as this rank has it.
   SymInt stream_tokens() const { return tokens.part(d.sequence_parts); }
   SymBytes stream_bytes() const { return storage(stream_tokens() * d.hidden, regime.residual); }
+  std::int64_t scattered() const;  // GPUs that share the batch of this one (nn.DataParallel)
   std::int64_t rank() const { return std::max<std::int64_t>(0, rules.rank); }  // whose step it is
   bool first_micro() const { return micro == 0; }
   bool last_micro() const { return micro + 1 == micros; }

@@ -57,8 +57,12 @@ void StepWriter::add_start(Start& start) const {
 }
 
 std::vector<EqualRanks> StepWriter::ranks() const {
-  return equal_ranks(models::decisions::mesh_of(s_.strategy).ranks(), wrapper_->group(),
-                     [&](std::int64_t rank) { return wrapper_->held_by(rank); });
+  return wrapper_->alike();
+}
+
+std::vector<EqualRanks> Wrapper::alike() const {
+  return equal_ranks(models::decisions::mesh_of(strategy_).ranks(), group(),
+                     [&](std::int64_t rank) { return held_by(rank); });
 }
 
 // Equal micro-batches between the first and the last are written once.

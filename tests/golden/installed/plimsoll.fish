@@ -33,6 +33,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-use-orig-param
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l data-parallel -d 'ddp: a process for each GPU; dp: torch.nn.DataParallel, one process (ddp)' -x -a 'ddp dp'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l bucket-cap-mb -d 'DDP'\''s bucket_cap_mb (25)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
@@ -182,6 +183,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-use-orig
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l data-parallel -d 'ddp: a process for each GPU; dp: torch.nn.DataParallel, one process (ddp)' -x -a 'ddp dp'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l bucket-cap-mb -d 'DDP'\''s bucket_cap_mb (25)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
@@ -308,6 +310,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-use-orig-param
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l data-parallel -d 'ddp: a process for each GPU; dp: torch.nn.DataParallel, one process (ddp)' -x -a 'ddp dp'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l bucket-cap-mb -d 'DDP'\''s bucket_cap_mb (25)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x
@@ -465,6 +468,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-use-orig-param
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-version -d '1, 2 (2)' -x -a '1 2'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l shard-group -d 'hybrid sharding inside groups of N (all ranks)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l reduce-bucket -d 'plimsoll: bytes of one gradient bucket (25MiB)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l data-parallel -d 'ddp: a process for each GPU; dp: torch.nn.DataParallel, one process (ddp)' -x -a 'ddp dp'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l bucket-cap-mb -d 'DDP'\''s bucket_cap_mb (25)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l gradient-as-bucket-view -d 'DDP'\''s own knob (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l reduce-bucket-size -d 'deepspeed: elements of a bucket (5e8)' -x

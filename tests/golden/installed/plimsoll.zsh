@@ -57,6 +57,7 @@ _plimsoll() {
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
+        '--data-parallel=[ddp\: a process for each GPU; dp\: torch.nn.DataParallel, one process (ddp)]:KIND:(ddp dp)' \
         '--bucket-cap-mb=[DDP'\''s bucket_cap_mb (25)]:MIB:' \
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
@@ -218,6 +219,7 @@ _plimsoll() {
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
+        '--data-parallel=[ddp\: a process for each GPU; dp\: torch.nn.DataParallel, one process (ddp)]:KIND:(ddp dp)' \
         '--bucket-cap-mb=[DDP'\''s bucket_cap_mb (25)]:MIB:' \
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
@@ -345,6 +347,7 @@ _plimsoll() {
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
+        '--data-parallel=[ddp\: a process for each GPU; dp\: torch.nn.DataParallel, one process (ddp)]:KIND:(ddp dp)' \
         '--bucket-cap-mb=[DDP'\''s bucket_cap_mb (25)]:MIB:' \
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \
@@ -510,6 +513,7 @@ _plimsoll() {
         '--fsdp-version=[1, 2 (2)]:V:(1 2)' \
         '--shard-group=[hybrid sharding inside groups of N (all ranks)]:N:' \
         '--reduce-bucket=[plimsoll\: bytes of one gradient bucket (25MiB)]:SIZE:' \
+        '--data-parallel=[ddp\: a process for each GPU; dp\: torch.nn.DataParallel, one process (ddp)]:KIND:(ddp dp)' \
         '--bucket-cap-mb=[DDP'\''s bucket_cap_mb (25)]:MIB:' \
         '--gradient-as-bucket-view=[DDP'\''s own knob (no)]:YES|NO:(yes no)' \
         '--reduce-bucket-size=[deepspeed\: elements of a bucket (5e8)]:N:' \

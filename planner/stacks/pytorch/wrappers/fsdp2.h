@@ -10,7 +10,7 @@ namespace plimsoll::planner::pytorch {
 
 class FullyShard final : public Fsdp {
  public:
-  explicit FullyShard(Step& step) : Fsdp(step), whole_(step, false) {}
+  explicit FullyShard(Step& step) : Fsdp(step), whole_(step) {}
 
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter) override;
   bool keeps(std::int64_t) const override { return true; }

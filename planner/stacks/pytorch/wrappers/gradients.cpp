@@ -22,7 +22,7 @@ TensorId WholeGradients::begin(const ModuleNames& names, std::int64_t elements, 
 
 void WholeGradients::end(const ModuleNames& names, TensorId written) {
   if (d_.tied_head && is_head(names)) return;  // waits for the embedding's
-  if (s_.first_micro()) return;
+  if (s_.first_micro() || goes_ == Goes::held) return;
   const TensorId sum = s_.unit->kept[s_.unit->next++];
   b_.op(names.weight_grad, Phase::backward).read(written).update(sum);
 }

@@ -12,20 +12,25 @@ namespace plimsoll::planner::pytorch {
 // it there and drops it if it is told to.
 class WholeGradients : private StepPart {
  public:
-  // `to_views`: DDP's gradient_as_bucket_view.
-  WholeGradients(Step& step, bool to_views)
-      : StepPart(step), to_views_(to_views), stepped_(step.strategy.optimizer_in_backward) {}
+  // Where gradients go: they stay the parameters', DDP's bucket views take them
+  // (gradient_as_bucket_view), or they are held until all of the micro-batch are there.
+  enum class Goes : std::uint8_t { nowhere, to_views, held };
+  WholeGradients(Step& step, Goes goes = Goes::nowhere)
+      : StepPart(step), goes_(goes), stepped_(step.strategy.optimizer_in_backward) {}
   TensorId begin(const ModuleNames& names, std::int64_t elements, bool adapter);
-  bool keeps(std::int64_t elements) const { return s_.first_micro() && !goes_at_once(elements); }
+  bool keeps(std::int64_t elements) const {
+    return goes_ == Goes::held || (s_.first_micro() && !goes_at_once(elements));
+  }
   void end(const ModuleNames& names, TensorId written);
-  bool stay() const { return !to_views_ && !stepped_; }  // until zero_grad
+  bool stay() const { return goes_ == Goes::nowhere && !stepped_; }  // until zero_grad
 
  private:
   bool goes_at_once(std::int64_t elements) const {
-    return stepped_ || (to_views_ && s_.micros == 1) ||
+    return stepped_ || (goes_ == Goes::to_views && s_.micros == 1) ||
            (strategy_.offload.gradients && models::steps_on_host(strategy_, elements));
   }
-  bool to_views_, stepped_;
+  Goes goes_;
+  bool stepped_;
 };
 
 // The head's weight, which an embedding may share.

@@ -11,7 +11,9 @@ Replicated::Replicated(Step& step)
     : TorchWrapper(step),
       reduces_(models::decisions::mesh_of(strategy_).communicates()),
       partitions_(reduces_ && strategy_.data.zero == 1),
-      gradients_(step, reduces_ && strategy_.data.gradient_as_bucket_view) {}
+      gradients_(step, reduces_ && strategy_.data.gradient_as_bucket_view
+                           ? WholeGradients::Goes::to_views
+                           : WholeGradients::Goes::nowhere) {}
 
 void Replicated::declare_states() {
   declare_units([&](Unit& unit, std::int64_t copies) { declare_unit(unit, copies, !partitions_); });
@@ -23,8 +25,7 @@ void Replicated::declare_states() {
 // DDP sends buffers in one flat copy before a step's first forward.
 void Replicated::before_forward(Unit& unit, Ref) {
   Bytes buffers = s_.id_buffers() + s_.shared_matrices() + packed_buffers();
-  if (s_.parts.shared_a > 0 && d_.position == models::PositionKind::rope)  // beside them
-    buffers += Bytes(layer_.bytes(d_.rotated(), DType::fp32)) * (d_.has_both_rotaries() ? 2 : 1);
+  if (s_.parts.shared_a > 0) buffers += s_.frequencies();  // beside them
   if (reduces_ && &unit == &s_.root && s_.first_micro() && buffers > Bytes(0))
     b_.op("ddp.buffers", Phase::forward).scratch(buffers);
 }

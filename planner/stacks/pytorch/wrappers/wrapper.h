@@ -5,6 +5,7 @@
 
 #include "planner/memory/start.h"
 #include "planner/program/messages.h"
+#include "planner/ranks.h"
 #include "planner/stacks/pytorch/step.h"
 
 namespace plimsoll::planner::pytorch {
@@ -32,6 +33,7 @@ class Wrapper : public GradientSink, protected StepPart {
   virtual void after_forward(Unit& /*unit*/) {}
   virtual void after_layers() {}  // before the final norm
   virtual void after_model() {}  // the root's forward has returned
+  virtual void outputs_returned() {}  // and let go of all but its outputs
   virtual void gather_again(Unit& /*unit*/) {}  // where the forward let go of it
   virtual void before_head_backward() {}  // the layers' is next
   virtual void before_layers_backward() {}
@@ -56,6 +58,7 @@ class Wrapper : public GradientSink, protected StepPart {
   // How many ranks differ in what they hold, and what one of them does: equal where steps are.
   virtual std::int64_t group() const { return 1; }
   virtual std::vector<std::int64_t> held_by(std::int64_t) const { return {}; }
+  virtual std::vector<EqualRanks> alike() const;  // of all that are planned
   // In the place of the step.
   virtual void write_messages(Messages&) {}
 };
