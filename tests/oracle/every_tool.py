@@ -208,7 +208,7 @@ class EveryTool(unittest.TestCase):
     def test_dry_runs_of_families_and_of_several_gpus_in_one_process(self):
         self.assert_dry_runs("dry_runs_families_cases.json", "opt-1.3b-bf16-full",
                              "dry_runs_families.json")
-        self.assert_dry_runs("dry_runs_data_parallel_cases.json", "gpt2-2-accum3",
+        self.assert_dry_runs("dry_runs_data_parallel_cases.json", "bert-base-uncased-4",
                              "dry_runs_data_parallel.json")
 
     @needs("dry_runs.py")

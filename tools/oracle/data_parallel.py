@@ -4,6 +4,10 @@
 Transformers' Trainer takes it of itself where a script is started by plain `python` and sees several GPUs. Its batch is
 micro_batch rows for each; what it returns is one loss for each. It does not call Accelerate's prepare() on a model that is
 wrapped so (trainer.py, use_accelerator_prepare): no autocast is on, whatever `bf16` says.
+
+Each GPU's backward has a thread of its own, and blocks go back in the order in which these come to it: which of them the
+next request takes, and so what is not split, is chance, in a run on GPUs too. The same run made twice has differed by
+0.05 % of its peak; what it requests has not.
 """
 
 import ctypes
