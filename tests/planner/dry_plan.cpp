@@ -17,6 +17,8 @@ void make_model_on_device(const models::Strategy& strategy, const planner::Model
                           planner::Start& start) {
   const bool shards = strategy.data.zero >= 2;
   if (!parts.decoder.tied_head || (shards && strategy.data.fsdp_version == 1)) return;
+  // unsloth/models/llama.py, get_peft_model gives back what is cached.
+  if (strategy.kernels == models::Kernels::unsloth) return;
   const DType stored =
       strategy.param_dtype.value_or(strategy.precision == models::Precision::bf16   ? DType::bf16
                                     : strategy.precision == models::Precision::fp16 ? DType::fp16

@@ -87,7 +87,7 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_transformers_4.57", {8, 8, 11, 8}},
     {"dry_runs_transformers_5.23", {10, 10, 10, 11}},
     {"dry_runs_unsloth", {3, 4, 1, 4}},
-    {"dry_runs_unsloth_draw", {4, 7, 4, 7}},
+    {"dry_runs_unsloth_draw", {4, 7, 11, 7}},
 };
 
 }  // namespace
