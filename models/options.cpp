@@ -10,10 +10,6 @@ namespace plimsoll::models {
 namespace {
 // The names that a message lists; the first of them are modelled.
 constexpr std::string_view kOffloadTo[] = {"cpu", "nvme", "managed"};
-constexpr std::string_view kAttention[] = {"flash",   "eager", "math",      "flash-1", "flash-2",
-                                           "flash-3", "cudnn", "efficient", "flex",    "xformers"};
-static_assert(std::ranges::equal(std::span(kAttention).first(kNamesOf<Attention>.size()),
-                                 kNamesOf<Attention>));
 constexpr std::string_view kPadding[] = {"none", "free", "longest", "max"};
 constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
 constexpr std::string_view kModes[] = {"train", "inference"};
@@ -298,11 +294,9 @@ constexpr Option kPlanOptions[] = {
               "of checkpoints (no; FSDP1's old releases: yes)", "stack/use_reentrant"),
     Option{"attention", "KIND", "Activations",
            "flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, "
-           "eager, math"}
+           "xformers (of Unsloth), eager, math"}
         .at("strategy/attention")
-        .one_of(kAttention, kNamesOf<Attention>.size(),
-                "this attention is not modelled yet (efficient is PyTorch's copy of xformers' "
-                "kernel)")
+        .one_of(kNamesOf<Attention>)
         .fixing("attention")
         .written_anew()
         .of_a_step(),

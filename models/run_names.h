@@ -30,8 +30,9 @@ template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<Fp8Recipe>{"tensorwise", "rowwise",
                                                                      "rowwise_with_gw_hp"};
 template <>
-inline constexpr std::array<std::string_view, 9> kNamesOf<Attention>{
-    "flash", "eager", "math", "flash-1", "flash-2", "flash-3", "cudnn", "efficient", "flex"};
+inline constexpr std::array<std::string_view, 10> kNamesOf<Attention>{
+    "flash",   "eager", "math",      "flash-1", "flash-2",
+    "flash-3", "cudnn", "efficient", "flex",    "xformers"};
 template <>
 inline constexpr std::array<std::string_view, 6> kNamesOf<ModelCode>{
     "transformers",     "torchtitan@2024-03", "torchtitan@2024-12",

@@ -34,7 +34,8 @@ enum class Fp8Recipe : std::uint8_t { tensorwise, rowwise, rowwise_with_gw_hp };
 // generation (Triton's included), as PyTorch 2.0 and 2.1 have it; flash_2 and flash_3: the packages
 // flash_attn and flash_attn_interface (Hopper's), which Transformers calls itself; cudnn and
 // efficient: SDPA told to take that kernel of its own (torch.nn.attention.sdpa_kernel); flex:
-// torch.nn.attention.flex_attention, which Transformers compiles.
+// torch.nn.attention.flex_attention, which Transformers compiles; xformers: its
+// memory_efficient_attention, which Unsloth calls.
 enum class Attention : std::uint8_t {
   flash,
   eager,
@@ -44,7 +45,8 @@ enum class Attention : std::uint8_t {
   flash_3,
   cudnn,
   efficient,
-  flex
+  flex,
+  xformers
 };
 constexpr bool is_flash_package(Attention attention) {
   return attention == Attention::flash_2 || attention == Attention::flash_3;

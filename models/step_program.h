@@ -26,7 +26,8 @@ inline constexpr TensorId kNoTensor = -1;
 inline constexpr GroupId kNoGroup = -1;
 
 // Whose pool an allocation comes from: a caching allocator never reuses a block across streams.
-enum class Stream : std::uint8_t { compute, gather, reduce, cast };
+// next: of torch's pool of streams the one whose turn it is (torch.cuda.Stream()).
+enum class Stream : std::uint8_t { compute, gather, reduce, cast, next };
 
 // carried: like `step`, but its memory goes back only when the next step begins, before all else.
 enum class Residency : std::uint8_t { step, persistent, carried };

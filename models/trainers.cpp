@@ -143,9 +143,9 @@ constexpr TrainerDefault kTrl012[] = {
 constexpr TrainerDefault kUnsloth202511[] = {
     {"transformers-version", "4.57.2", "unsloth, METADATA, Requires-Dist: transformers<=4.57.2"},
     {"kernels", "unsloth", "unsloth/models/llama.py, patch_peft_model"},
-    {"attention", "flash-2", "unsloth/models/llama.py, HAS_FLASH_ATTENTION"},
-    {"precision", "bf16-mixed", "unsloth/models/rl.py, mixed_precision"},
-    {"param-dtype", "bf16", "unsloth/models/llama.py, from_pretrained: dtype"},
+    {"attention", "flash-2", "unsloth/models/_utils.py, HAS_FLASH_ATTENTION", "xformers"},
+    {"precision", "bf16-mixed", "unsloth/models/rl.py, mixed_precision", "fp16-mixed"},
+    {"param-dtype", "bf16", "unsloth/models/llama.py, from_pretrained: dtype", "fp16"},
     {"lora-rank", "16", "unsloth/models/llama.py, get_peft_model: r"},
     {"lora-targets", "all-linear", "unsloth/models/llama.py, get_peft_model: target_modules"},
     {"optimizer", "adam8bit", "unsloth/models/rl.py, optim"},
@@ -232,9 +232,9 @@ constexpr std::array kTrainers{
             "4.57.2",
             kUnsloth202511,
             "load_in_4bit, which is on of itself, is --quantize nf4-dq; use_gradient_checkpointing "
-            "of True or False, which both recompute, --offload none. Its flash_attn path is "
-            "planned; where xformers alone is installed keys and values are repeated for it. Not "
-            "planned: packed rows, full fine-tuning, vision models, vLLM beside."}};
+            "of True or False, which both recompute, --offload none. From Ampere on its "
+            "flash_attn path is planned, before it xformers' in fp16. Not planned: packed rows, "
+            "full fine-tuning, vision models, vLLM beside."}};
 
 }  // namespace
 

@@ -9,6 +9,7 @@ namespace plimsoll::models {
 struct TrainerDefault {
   std::string_view option, value;  // "zero", "3"
   std::string_view source;  // file and key in the trainer's own repository
+  std::string_view before_ampere;  // on GPUs of NVIDIA below compute capability 8.0; empty: as else
 };
 
 struct Trainer {

@@ -20,6 +20,12 @@ class KernelsOfOp {
     sizes_.push_back(bytes);
     return events_.take(bytes);
   }
+  // On the next stream of torch's pool.
+  std::int32_t take_beside(SymBytes bytes) {
+    rise(bytes);
+    sizes_.push_back(bytes);
+    return events_.take_beside(bytes);
+  }
   void drop(std::int32_t number) {
     now_ -= sizes_[static_cast<std::size_t>(number)];
     events_.drop(number);

@@ -117,7 +117,8 @@ void Techniques::add_states() {
       x.grad_dtype.reset();
       x.master_weights.reset();
       x.data.reduce_dtype.reset();
-      if (models::is_flash_package(x.attention) || models::is_sdpa_kernel(x.attention))
+      if (models::is_flash_package(x.attention) || models::is_sdpa_kernel(x.attention) ||
+          x.attention == Attention::xformers)
         x.attention = Attention::flash;
     });
   if (is_mixed(s.precision) && !s.quantize && s.param_dtype && *s.param_dtype != DType::fp32)

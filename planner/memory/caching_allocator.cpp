@@ -33,7 +33,15 @@ std::int64_t rounded_to_step(std::int64_t bytes, std::int64_t steps) {
 
 }  // namespace
 
+std::uint8_t CachingAllocator::pool_of_next(bool large) {
+  const std::size_t pool = 2 * std::size_t{turn_} + (large ? 1 : 0);
+  turn_ = static_cast<std::uint8_t>((turn_ + 1) % kStreamsInTurn);
+  if (pool >= beside_.size()) beside_.resize(pool + 1);
+  return static_cast<std::uint8_t>(kPools + pool);
+}
+
 std::uint8_t CachingAllocator::pool_of(std::int64_t rounded, models::Stream stream) {
+  if (stream == models::Stream::next) return pool_of_next(rounded > kSmallSize);
   return static_cast<std::uint8_t>(static_cast<std::uint8_t>(stream) * 2 +
                                    (rounded <= kSmallSize ? 0 : 1));
 }
@@ -133,11 +141,11 @@ bool CachingAllocator::release_available_segments(std::int64_t rounded, std::uin
     released += at(block).size;
     give_back(block);
   };
-  if (const Handle fit = first_from(free_[pool], wanted); fit >= 0) {
+  if (const Handle fit = first_from(free_in(pool), wanted); fit >= 0) {
     release(fit);
     return true;
   }
-  const std::vector<Handle> cached = all_from(free_[pool], large);
+  const std::vector<Handle> cached = all_from(free_in(pool), large);
   for (auto block = cached.rbegin(); block != cached.rend() && released < wanted; ++block)
     release(*block);
   return released >= wanted;
@@ -159,20 +167,23 @@ void CachingAllocator::give_back(Handle segment) {
 
 // cudaFree of every segment that is one free block (release_cached_blocks), or all free pages.
 void CachingAllocator::release_cached_segments() {
-  for (const FreeBlocks& pool : free_)
+  const auto release = [&](const FreeBlocks& pool) {
     for (const Handle block : all_from(pool, kMinBlock)) {
       if (conf_.expandable_segments)
         unmap(block);
       else if (at(block).previous < 0 && at(block).next < 0)
         give_back(block);
     }
+  };
+  for (const FreeBlocks& pool : free_) release(pool);
+  for (const FreeBlocks& pool : beside_) release(pool);
 }
 
 std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes requested,
                                                                    models::Stream stream) {
   const std::int64_t rounded = rounded_up(requested);
   const std::uint8_t pool = pool_of(rounded, stream);
-  Handle handle = cached_for(free_[pool], rounded);
+  Handle handle = cached_for(free_in(pool), rounded);
   if (handle >= 0) {
     erase(handle);
   } else {
@@ -190,8 +201,8 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
 
 bool CachingAllocator::allocate_and_free(Bytes requested, models::Stream stream) {
   const std::int64_t rounded = rounded_up(requested);
-  const Handle fit =
-      takes_first_fit_ ? first_from(free_[pool_of(rounded, stream)], rounded) : Handle{-1};
+  const bool looks = takes_first_fit_ && stream != models::Stream::next;
+  const Handle fit = looks ? first_from(free_[pool_of(rounded, stream)], rounded) : Handle{-1};
   if (fit >= 0) {
     const std::int64_t size = at(fit).size;
     const bool whole = stays_whole(rounded, size - rounded);

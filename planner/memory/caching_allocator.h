@@ -73,13 +73,17 @@ class CachingAllocator {
   }
   std::int64_t rounded_to_steps(Bytes requested) const;
   // Of a stream: for small requests and for large ones.
-  static std::uint8_t pool_of(std::int64_t rounded, models::Stream stream);
+  std::uint8_t pool_of(std::int64_t rounded, models::Stream stream);
+  std::uint8_t pool_of_next(bool large);
   static std::int64_t segment_size(std::int64_t rounded);
   Handle first_from(const FreeBlocks& pool, std::int64_t size) const {
     return pool.first_from(blocks_, size);
   }
-  void insert(Handle block) { free_[at(block).pool].insert(blocks_, block); }
-  void erase(Handle block) { free_[at(block).pool].erase(blocks_, block); }
+  FreeBlocks& free_in(std::uint8_t pool) {
+    return pool < kPools ? free_[pool] : beside_[pool - kPools];
+  }
+  void insert(Handle block) { free_in(at(block).pool).insert(blocks_, block); }
+  void erase(Handle block) { free_in(at(block).pool).erase(blocks_, block); }
   // The free block that serves a request; -1: none does.
   Handle cached_for(const FreeBlocks& pool, std::int64_t rounded);
   // By bad luck the one after it has to serve.
@@ -111,6 +115,8 @@ class CachingAllocator {
   void add_unmapped(Handle block);
   void drop_unmapped(Handle block);
   static constexpr std::size_t kPools = 8;  // four streams, small and large
+  // c10/cuda/CUDAStream.cpp, kStreamsPerPool: torch.cuda.Stream() hands them out in turn.
+  static constexpr std::uint8_t kStreamsInTurn = 32;
 
   static constexpr std::int64_t kMinBlock = 512;
   static constexpr std::int64_t kSmallSize = 1 << 20;  // up to here: small pool
@@ -124,7 +130,10 @@ class CachingAllocator {
   std::uint64_t luck_ = 0;  // how far the row of random numbers is
   Blocks blocks_;
   FreeBlocks free_[kPools];
-  std::vector<Handle> unmapped_[kPools];  // of expandable segments, by address
+  std::vector<FreeBlocks> beside_;  // of streams in turn, as many as were asked for
+  std::uint8_t turn_ = 0;
+  // Of expandable segments, by address.
+  std::vector<Handle> unmapped_[kPools + 2 * std::size_t{kStreamsInTurn}];
   std::int64_t next_address_ = 0;
   DriverCalls calls_;
   std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;

@@ -21,6 +21,7 @@ struct BlockEvent {
     adopt,  // `tensor` is born in the block of `from`, which dies: a sum made in place
     workspace,  // what the op is the first to use is taken: else behind its first birth
     flush,  // segments of which nothing is taken go back (torch.cuda.empty_cache())
+    take_beside,  // as `take`, on the next stream of torch's pool
   };
   Kind kind = Kind::take;
   Bytes bytes;
@@ -35,6 +36,10 @@ class BlockEvents {
   // Its number.
   std::int32_t take(SymBytes bytes) {
     all_.push_back({BlockEvent::Kind::take, bytes.now()});
+    return taken_++;
+  }
+  std::int32_t take_beside(SymBytes bytes) {
+    all_.push_back({BlockEvent::Kind::take_beside, bytes.now()});
     return taken_++;
   }
   void drop(std::int32_t number) { all_.push_back({BlockEvent::Kind::drop, {}, number}); }

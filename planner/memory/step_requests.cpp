@@ -253,8 +253,12 @@ void StepRequests::write_blocks(std::size_t s, std::size_t op,
 void StepRequests::write_event(const BlockEvent& event, std::size_t s) {
   switch (event.kind) {
     case BlockEvent::Kind::take:
+    case BlockEvent::Kind::take_beside:
       if (event.bytes > Bytes(0))
-        add({.block = first_own_ + static_cast<std::int32_t>(own_.size()), .bytes = event.bytes});
+        add({.stream = event.kind == BlockEvent::Kind::take ? models::Stream::compute
+                                                            : models::Stream::next,
+             .block = first_own_ + static_cast<std::int32_t>(own_.size()),
+             .bytes = event.bytes});
       own_.push_back(event.bytes > Bytes(0));
       break;
     case BlockEvent::Kind::drop:

@@ -152,7 +152,8 @@ FamilyShares family_shares(const models::Gpu& gpu, models::Attention attention, 
         newer ? Share{0.26, "calibrated", kFit} : Share{0.44, "calibrated", kFit};
     shares.attention_backward =
         newer ? Share{0.165, "calibrated", kFit} : Share{0.29, "calibrated", kFit};
-  } else if (attention == models::Attention::efficient) {
+  } else if (attention == models::Attention::efficient ||
+             attention == models::Attention::xformers) {  // before Ampere the same kernel
     // device-overheads.json, sequence of 4096, 32 heads of 128: 149 of 989 TFLOP/s forward, 108
     // backward.
     shares.attention_forward = measured_on_h100(gpu, 0.15, kH100);

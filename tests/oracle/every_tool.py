@@ -59,7 +59,7 @@ PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py", "data_para
          "sdpa_kernels.py": "torch_measure.py", "optimizers.py": "torch_measure.py",
          "torchtitan_code.py": "torch_measure.py", "torchtune_code.py": "torch_measure.py",
          "litgpt_code.py": "torch_measure.py", "other_code.py": "torch_measure.py",
-         "unsloth_kernels.py": "torch_measure.py"}
+         "unsloth_kernels.py": "torch_measure.py", "xformers_package.py": "torch_measure.py"}
 
 
 def missing(program):

@@ -32,6 +32,12 @@ void make_model_on_device(const models::Strategy& strategy, const planner::Model
   start.take_model();
   start.drop(shards ? first : start.hold(table));
 }
+
+// tools/oracle/xformers_package.py: a T4's. CublasHandlePool.cpp, :4096:2:16:8.
+void set_old_card(planner::pytorch::Rules& rules) {
+  rules.gpu = {.major = 7, .minor = 5, .count = 40, .threads = 1024, .grouped = 0};
+  rules.blas.forward = rules.blas.backward = Bytes((2 * 4096 + 8 * 16) * 1024);
+}
 }  // namespace
 
 DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model,
@@ -57,6 +63,7 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model,
   const bool stays = strategy.torch >= models::kLtKeepsWorkspace;
   const bool perceptron = !bias && !parts.prompt.empty();
   rules.blas = {32_MiB, 32_MiB, bias && stays ? 1_MiB : 0_MiB, perceptron && stays ? 1_MiB : 0_MiB};
+  if (strategy.attention == models::Attention::xformers) set_old_card(rules);
   models::StepProgram program;
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);

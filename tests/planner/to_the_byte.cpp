@@ -88,6 +88,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_transformers_5.23", {10, 10, 10, 11}},
     {"dry_runs_unsloth", {3, 4, 1, 4}},
     {"dry_runs_unsloth_draw", {4, 7, 11, 7}},
+    {"dry_runs_xformers", {0, 4, 3, 0}},
+    {"dry_runs_xformers_draw", {0, 10, 7, 0}},
 };
 
 }  // namespace

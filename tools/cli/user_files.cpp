@@ -11,6 +11,7 @@
 #include "models/base/nearest.h"
 #include "models/base/utf8.h"
 #include "models/decisions/layer.h"
+#include "models/gpu_catalog.h"
 #include "models/json_reader.h"
 #include "models/options.h"
 #include "models/peft_config_reader.h"
@@ -189,6 +190,19 @@ class Merger {
     return recompute && !models::decisions::recomputes_layers(recompute->kind);
   }
 
+  // Of the card that is named.
+  bool is_before_ampere() const {
+    const std::string* name = out_.options.find("gpu");
+    if (name == nullptr) return false;
+    try {
+      const models::Gpu gpu = models::find_gpu(*name);
+      return gpu.vendor == "nvidia" && gpu.compute_capability.front() < '8' &&
+             gpu.compute_capability.size() == 3;
+    } catch (const Error&) {  // said where it is read
+      return false;
+    }
+  }
+
   // A trainer's defaults, where neither an option nor a file says something.
   void add_trainer(const std::string& name) {
     const models::Trainer* trainer = models::find_trainer(name);
@@ -208,15 +222,18 @@ class Merger {
     }
     const std::string called = fmt::format("{}@{}", trainer->name, trainer->version);
     std::string taken, left;
+    const bool older = is_before_ampere();
     for (const models::TrainerDefault& one : trainer->defaults) {
       if (one.option == "adapter-dtype" && !out_.options.has("lora-rank")) continue;
+      const std::string_view value =
+          older && !one.before_ampere.empty() ? one.before_ampere : one.value;
       const std::string* text = out_.options.find(one.option);
       const bool said = text != nullptr || lacks_checkpoints(one.option);
-      const bool agrees = text != nullptr && *text == one.value;
+      const bool agrees = text != nullptr && *text == value;
       std::string& list = said && !agrees ? left : taken;
-      list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, one.value);
+      list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, value);
       if (said) continue;
-      out_.options.add(one.option, std::string(one.value), called + ": " + std::string(one.source));
+      out_.options.add(one.option, std::string(value), called + ": " + std::string(one.source));
       out_.set.emplace_back(one.option);
     }
     out_.notes.push_back(fmt::format("{} ({}): {}", called, trainer->source, taken));

@@ -69,6 +69,13 @@ EXPORT void plimsoll_dry_devices(int devices) {
   gpu.devices = devices;
 }
 
+/* Another compute capability, before anything asks for it. */
+EXPORT void plimsoll_dry_capability(int major, int minor, int multiprocessors) {
+  gpu.major = major;
+  gpu.minor = minor;
+  gpu.multiprocessors = multiprocessors;
+}
+
 static int is_device(const void* p) {
   return (uint64_t)p >= kDeviceBase && (uint64_t)p < kDeviceEnd;
 }

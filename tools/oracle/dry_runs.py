@@ -44,6 +44,8 @@ FILE, of this folder:
   dry_runs_drawn_cases.json      tests/golden/dry_runs_drawn.json: drawn over families and options
   dry_runs_unsloth_cases.json    tests/golden/dry_runs_unsloth.json: with Unsloth (its packages on PYTHONPATH)
   dry_runs_unsloth_draw.json     tests/golden/dry_runs_unsloth_draw.json: with it, drawn
+  dry_runs_xformers_cases.json   tests/golden/dry_runs_xformers.json: with Unsloth, xformers its attention (also on
+                                 PYTHONPATH); dry_runs_xformers_draw.json likewise, drawn
   dry_runs_liger_draw.json       tests/golden/dry_runs_liger_draw.json: with them, drawn
   rank_cases.json                tests/golden/rank_runs.json: several ranks of uneven worlds
 

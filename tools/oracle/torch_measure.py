@@ -128,7 +128,7 @@ ACCEPTED = {
     "param_dtype": ["fp32", "bf16", "fp16"], "grad_dtype": [None, "fp32", "bf16", "fp16"],
     "zero": [0, 1, 2, 3], "fsdp_version": [1, 2],
     "optimizer": optimizers.NAMES,
-    "attention": ["flash", "eager", "math", "flash-2", "flash-3", "cudnn", "efficient", "flex"],
+    "attention": ["flash", "eager", "math", "flash-2", "flash-3", "cudnn", "efficient", "flex", "xformers"],
     "adapter_dtype": ["fp32", "bf16"],
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
@@ -603,7 +603,7 @@ class Training:
 
     def __init__(self, workload, device="cuda"):
         import torch
-        self.workload, self.device = workload, device
+        self.workload, self.device = unsloth_kernels.on_its_card(workload), device
         strategy = workload["strategy"]
         build_on = "meta" if sharded(strategy) else device
         if not torch.cuda.is_available():
@@ -830,7 +830,7 @@ class Recorder:
 
     def __init__(self, workload):
         import torch
-        self.torch, self.workload = torch, workload
+        self.torch, self.workload = torch, unsloth_kernels.on_its_card(workload)
         self.boundaries = []    # (step, phase), one per mark in the allocator's history
         self.owners = []        # (boundary index, address, role, label)
         self.saved = []

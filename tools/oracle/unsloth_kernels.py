@@ -1,5 +1,6 @@
 """Unsloth (stack.kernels "unsloth"): the package itself, 2025.11.6 with unsloth_zoo 2025.11.6, Transformers 4.57.2 and
-PEFT 0.18.0 (all on PYTHONPATH, with what they import; neither xformers nor flash_attn). from_pretrained is taken in its
+PEFT 0.18.0 (all on PYTHONPATH, with what they import; no flash_attn, and xformers where it is what attention runs,
+xformers_package.py). from_pretrained is taken in its
 parts, as a model here is not loaded from a checkpoint; get_peft_model, and all that a step runs, is the package's. Its
 Triton kernels are not launched (liger.launch_no_triton); its loss is compiled by Inductor as it is (compiled.py)."""
 
@@ -9,6 +10,7 @@ import tempfile
 import types
 
 import flash_package
+import xformers_package
 
 PACKAGES = ("unsloth", "unsloth_zoo")
 CLASSES = {"llama": "FastLlamaModel", "mistral": "FastMistralModel", "qwen2": "FastQwen2Model",
@@ -20,6 +22,12 @@ def asked(workload):
     return workload["stack"]["kernels"] == "unsloth"
 
 
+def on_its_card(workload):
+    """The workload, for whose attention the dry device is what it asks for."""
+    xformers_package.take_card(workload)
+    return workload
+
+
 @functools.cache
 def package():
     """Imported once. It looks for libcuda in the linker's cache (and calls ldconfig where there is none) and for a
@@ -28,6 +36,7 @@ def package():
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", os.path.join(tempfile.gettempdir(), "unsloth_compiled_cache"))
     from triton.backends.nvidia import driver
     driver.libcuda_dirs = lambda: ()
+    xformers_package.offer()
     import unsloth
     loss_out_of_modes()
     return unsloth
@@ -57,6 +66,8 @@ def patcher(workload):
     module = __import__(f"unsloth.models.{family}", fromlist=[CLASSES[family]])
     of = getattr(module, CLASSES[family])
     of.pre_patch()
+    if workload["strategy"]["attention"] == "xformers" and not xformers_package.found():
+        raise ValueError("strategy.attention: Unsloth found no xformers (on PYTHONPATH)")
     if workload["strategy"]["attention"] == "flash-2":  # as where the package is installed
         for name in ("llama", "mistral", "qwen3"):
             inside = __import__(f"unsloth.models.{name}", fromlist=["x"])

@@ -20,6 +20,7 @@ void AttentionWriter::run(const AttentionNames& names, const AttentionInput& in,
   switch (path()) {
     case AttentionPath::flash:
     case AttentionPath::efficient:
+      if (grouped() && !computes_sums()) return group_by_group(names, in, s);
       return fused_forward(names, in, stops, s);
     case AttentionPath::flex:
       return flex_forward(names, in, stops, s);
@@ -85,9 +86,10 @@ AttentionInput AttentionWriter::prepare(const AttentionNames& names, AttentionIn
   if (repeats() && copies_groups()) {
     const TensorId k = in.k, v = in.v;
     in.k = copy(names.k.repeated, k, repeated_values(), in.k_dtype, Category::activations);
-    if (d_.repeats_heads_first) let_go(names.k.repeated, k);
+    const bool one_by_one = d_.repeats_heads_first || xformers();
+    if (one_by_one) let_go(names.k.repeated, k);
     in.v = copy(names.v.repeated, v, repeated_values(), in.v_dtype, Category::activations);
-    if (d_.bare) let_go(names.v.repeated, v, d_.repeats_heads_first ? kNoTensor : k);
+    if (d_.bare || xformers()) let_go(names.v.repeated, v, one_by_one ? kNoTensor : k);
   }
   if (!contiguous()) return in;
   in.q = laid_out(names.q, in.q, q_values(), in.dtype);
@@ -150,9 +152,10 @@ void AttentionWriter::fused_forward(const AttentionNames& names, const Attention
   s.fused_out = make(name, real(q_values()), dtype);
   s.out = copies ? kNoTensor : s.fused_out;
   if (path() == AttentionPath::efficient) {  // rows of lse are padded to 32
-    s.lse = make(names.logsumexp,
-                 checked_multiply(tokens_.sequences * d_.heads, round_up(tokens_.length, 32)),
-                 DType::fp32);
+    if (computes_sums())
+      s.lse = make(names.logsumexp,
+                   checked_multiply(tokens_.sequences * d_.heads, round_up(tokens_.length, 32)),
+                   DType::fp32);
   } else {
     s.lse = make(names.logsumexp, checked_multiply(real(tokens_.total()), d_.heads), DType::fp32);
     if (strategy_.attention == Attention::flash_3)
@@ -220,7 +223,9 @@ AttentionWriter::Grads AttentionWriter::fused_backward(const AttentionNames& nam
   // Five products where the forward has two (FlashAttention-2, arXiv 2307.08691, algorithm 2).
   b_.work().attends({true, dtype, 2.5 * fused_flops()});
   release(backward, held);
-  if (path() == AttentionPath::efficient)
+  if (xformers())
+    xformers_workspace(backward, dtype, d);
+  else if (path() == AttentionPath::efficient)
     efficient_workspace(backward, dtype);
   else
     flash_workspace(backward, in, d);

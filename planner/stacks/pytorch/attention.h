@@ -16,7 +16,7 @@ class AttentionWriter : public ModuleWriter {
   // Transformers builds a mask tensor where the kernel's own causal flag does not do: for eager
   // attention, for a sliding window that the sequence reaches, for padding, and for samples that
   // share a row. The flash_attn package knows windows, and where sequences begin.
-  bool windowed() const { return slides() && !packaged(); }
+  bool windowed() const { return slides() && !packaged() && !xformers(); }
   // Learned keys in front of the sequence's own are seen by all of its tokens.
   bool masked() const {
     return !packaged() && !flexes() &&
@@ -26,9 +26,9 @@ class AttentionWriter : public ModuleWriter {
     return !d_.bidirectional && (path() == AttentionPath::eager || masked());
   }
   bool flexes() const { return strategy_.attention == models::Attention::flex; }
-  // Transformers calls the flash_attn packages (integrations/flash_attention.py) with views of
-  // queries, keys and values, grouped as they are.
+  // integrations/flash_attention.py: called with views of queries, keys and values, in groups.
   bool packaged() const { return models::is_flash_package(strategy_.attention); }
+  bool xformers() const { return strategy_.attention == models::Attention::xformers; }
   bool cudnn() const;
   DType mask_dtype() const { return regime_.weight; }  // the embedding's
   // Of which layers it is asked: those with the decoder's window, or the others.
@@ -85,7 +85,7 @@ class AttentionWriter : public ModuleWriter {
   bool repeats() const;
   // models/llama/modeling_llama.py, repeat_kv: hidden_states[:, :, None, :, :].
   int slices_of_groups() const {
-    return d_.bare || strategy_.torch >= models::kWholeAxisIsNoSlice ? 0 : 4;
+    return d_.bare || xformers() || strategy_.torch >= models::kWholeAxisIsNoSlice ? 0 : 4;
   }
   using Grads = std::array<TensorId, 3>;
   void flash_workspace(OpBuilder backward, const AttentionInput& in, const Grads& d);
@@ -94,8 +94,7 @@ class AttentionWriter : public ModuleWriter {
   SymInt q_values() const { return checked_multiply(tokens_.total(), d_.q_width()); }
   SymInt kv_values() const { return checked_multiply(tokens_.all_keys(), d_.kv_width()); }
   SymInt repeated_values() const { return checked_multiply(tokens_.all_keys(), d_.q_width()); }
-  // As the kernel reads them.
-  SymInt read_values() const { return repeats() ? repeated_values() : kv_values(); }
+  SymInt read_values() const { return repeats() ? repeated_values() : kv_values(); }  // as read
   TensorId model_mask() const { return model_masks_[sliding_ ? 1 : 0]; }
   bool sliding_ = false;
   ByWindow model_masks_{kNoTensor, kNoTensor};
@@ -114,6 +113,9 @@ class AttentionWriter : public ModuleWriter {
   void fused_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads fused_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                        TensorId d_out, std::span<const Ref> held);
+  bool computes_sums() const { return !xformers() || phase_ != Phase::forward; }
+  void group_by_group(const AttentionNames&, const AttentionInput&, AttentionSaved&);
+  void xformers_workspace(OpBuilder, DType, const Grads&);
   void flex_forward(const AttentionNames&, const AttentionInput&, bool stops, AttentionSaved&);
   Grads flex_backward(const AttentionNames&, const AttentionInput&, const AttentionSaved&,
                       TensorId d_out, std::span<const Ref> held);

@@ -17,7 +17,7 @@ using models::Attention;
 AttentionPath AttentionWriter::path() const {
   if (strategy_.attention == Attention::eager) return AttentionPath::eager;
   if (strategy_.attention == Attention::math) return AttentionPath::math;
-  if (strategy_.attention == Attention::efficient) return AttentionPath::efficient;
+  if (strategy_.attention == Attention::efficient || xformers()) return AttentionPath::efficient;
   if (flexes()) return AttentionPath::flex;
   if (packaged() || cudnn()) return AttentionPath::flash;
   const bool no_flash = rules_.sdpa == Rules::Sdpa::efficient;
@@ -31,6 +31,7 @@ AttentionPath AttentionWriter::path() const {
 bool AttentionWriter::repeats() const {
   const bool asked = masked() || strategy_.transformers < models::kSdpaTakesGroups;
   if (packaged()) return grouped() && regime_.patch.repeats_groups;
+  if (xformers()) return grouped() && computes_sums();
   if (flexes()) return grouped() && !std::has_single_bit(static_cast<std::uint64_t>(d_.heads));
   return grouped() && (d_.bare ? d_.repeats_groups : asked);
 }

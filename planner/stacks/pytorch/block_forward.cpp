@@ -19,11 +19,12 @@ using models::ValueId;
 namespace {
 constexpr Category kKept = Category::activations;
 
-// Is it the frame in which the layer's attention runs?
-bool holds_attention(const BlockPlan& plan, const models::Node& frame) {
-  return std::ranges::any_of(plan.nodes, [&](const NodePlan& at) {
+// The layer's attention, where it runs in this frame.
+const NodePlan* attention_in(const BlockPlan& plan, const models::Node& frame) {
+  const auto found = std::ranges::find_if(plan.nodes, [&](const NodePlan& at) {
     return at.node->kind == OpKind::attention && at.node->name == frame.name;
   });
+  return found == plan.nodes.end() ? nullptr : &*found;
 }
 }  // namespace
 
@@ -85,9 +86,15 @@ void BlockWriter::stop_behind(std::size_t node, const LayerSaved& s) {
   b_.work().moves(0, 0);
 }
 
-void BlockWriter::release(OpBuilder op, const models::ValueList& values, const LayerSaved& s) {
+// `but`: attention whose keys and values went when their names became those of what is repeated
+// (unsloth, models/llama.py, LlamaAttention_fast_forward).
+void BlockWriter::release(OpBuilder op, const models::ValueList& values, const LayerSaved& s,
+                          const NodePlan* but) {
   for (const ValueId id : values) {
     const Ref r = value(s, id);
+    if (but != nullptr &&
+        (r.tensor == s.of(but->node->in[1]) || r.tensor == s.of(but->node->in[2])))
+      continue;
     op.touch(r.tensor, r.delta, r.beyond, Access::release);
   }
 }
@@ -160,9 +167,11 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
     case OpKind::leave: {
       auto frame = op(node.name);
       // Keys and values that it repeated for attention itself are the frame's, too.
-      if (d_.repeats_groups && copies_groups() && holds_attention(*plan_, node))
+      const NodePlan* const attention = attention_in(*plan_, node);
+      if (d_.repeats_groups && copies_groups() && attention != nullptr)
         for (const AttentionSaved& saved : s.attentions) frame.release(saved.k).release(saved.v);
-      return release(frame, node.releases, s);
+      const bool renames = xformers() && repeats() && copies_groups();
+      return release(frame, node.releases, s, renames ? attention : nullptr);
     }
   }
 }

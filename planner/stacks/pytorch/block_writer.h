@@ -99,7 +99,7 @@ class BlockWriter : public AttentionWriter {
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
   void run_sequence(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
   void run_add(const NodePlan& at, Ref output, LayerSaved& s);
-  void release(OpBuilder op, const models::ValueList& values, const LayerSaved& s);
+  void release(OpBuilder, const models::ValueList&, const LayerSaved&, const NodePlan* but = {});
   void stop_behind(std::size_t node, const LayerSaved&s), leave_attention(const LayerSaved&s);
   AttentionInput attention_input(const NodePlan& at, const LayerSaved& s) const;
 

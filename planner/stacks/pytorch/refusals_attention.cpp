@@ -9,6 +9,7 @@
 #include "models/gpu_catalog.h"
 #include "models/prompt_adapters.h"
 #include "models/run_names.h"
+#include "planner/stacks/pytorch/kernel_patch.h"
 #include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/regime.h"
 #include "planner/stacks/pytorch/sdpa_workspaces.h"
@@ -136,12 +137,44 @@ void refuse_flex(const Question& question) {
             "is modelled on GPUs of NVIDIA from compute capability 8.0 on");
 }
 
+// Unsloth's call of it, on the cards where its operators are PyTorch's own kernel: from Ampere on
+// xformers takes FlashAttention, of the package that it finds.
+void refuse_xformers(const Question& question) {
+  const models::Decoder& d = *question.model->decoder;
+  const models::Strategy& s = question.strategy;
+  const std::optional<models::Gpu>& gpu = question.cluster.gpu;
+  constexpr auto kUnsupported = ErrorKind::unsupported, kBad = ErrorKind::bad_input;
+  const auto refuse_if = [&](bool it_is, ErrorKind kind, const std::string& why) {
+    check(!it_is, kind, [&] { return "--attention xformers " + why; });
+  };
+  refuse_if(s.kernels != models::Kernels::unsloth, kBad,
+            "is what Unsloth calls (--trainer unsloth): Transformers has no such implementation "
+            "(--attention efficient is PyTorch's copy of its kernel)");
+  kernel_patch(question.model->model_type, s);  // of Unsloth's families
+  refuse_if(!gpu, kBad, "calls other kernels on other cards: name one (--gpu)");
+  refuse_if(gpu->vendor != "nvidia" || processors_of(*gpu).major >= 8, kUnsupported,
+            "is modelled on GPUs of NVIDIA below compute capability 8.0, and " + gpu->name +
+                (gpu->vendor == "nvidia" ? " has " + gpu->compute_capability : " is none") +
+                ": xformers takes FlashAttention there, which --attention flash-2 plans");
+  refuse_if(low_dtype(s.precision) == DType::bf16, kBad,
+            "computes in bf16 from compute capability 8.0 on; on " + gpu->name +
+                " Unsloth trains in fp16 (--precision fp16-mixed --param-dtype fp16)");
+  refuse_if(d.window > 0 && question.batch.seq_len > d.window, kUnsupported,
+            "with sequences longer than the model's sliding window of " + std::to_string(d.window) +
+                " is not modelled yet");
+  refuse_if(
+      d.head_dim % 8 != 0, kBad,
+      "takes heads of a multiple of 8, and this model's are of " + std::to_string(d.head_dim));
+  refuse_if(d.head_dim > 128, kUnsupported, "with heads of more than 128 is not modelled yet");
+}
+
 }  // namespace
 
 void refuse_attention(const Question& question) {
   const Attention kind = question.strategy.attention;
   const std::string option = "--attention " + std::string(models::name_of(kind));
   if (kind == Attention::flex) refuse_flex(question);
+  if (kind == Attention::xformers) refuse_xformers(question);
   check(!question.model->decoder->eager_attention || kind == Attention::eager, ErrorKind::bad_input,
         [&] {
           return option + ": Transformers runs " + question.model->model_type +
@@ -172,9 +205,7 @@ void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa) {
         ErrorKind::bad_input, [&] {
           const bool unsloth = question.strategy.kernels == models::Kernels::unsloth;
           return "--attention flash-2: flash_attn does not run on " + question.cluster.gpu->name +
-                 (unsloth ? "; Unsloth calls xformers there, which is not modelled yet "
-                            "(--attention flash plans torch's own kernels in its place)"
-                          : "");
+                 (unsloth ? "; Unsloth calls xformers there (--attention xformers)" : "");
         });
   // Older cards take the memory-efficient kernel or the math path.
   check(!hooks_take_all(question.strategy) || sdpa != Rules::Sdpa::efficient,

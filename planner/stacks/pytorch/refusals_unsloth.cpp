@@ -98,9 +98,10 @@ void refuse_unsloth(const models::ModelSpec& model, const models::Strategy& s) {
   // models/llama.py hands groups on, models/mistral.py and qwen3.py repeat them for SDPA alone.
   const bool groups = model.model_type == "llama" || model.model_type == "qwen2";
   refuse_if(s.attention != models::Attention::flash_2 &&
+                s.attention != models::Attention::xformers &&
                 !(s.attention == models::Attention::flash && groups),
             kUnsupported,
-            "with " + model.model_type + " is modelled with --attention flash-2" +
+            "with " + model.model_type + " is modelled with --attention flash-2, xformers" +
                 (groups ? " or flash" : ""));
   const models::Decoder& d = *model.decoder;
   refuse_if(d.mlp_bias || d.out_bias, kUnsupported,

@@ -65,4 +65,18 @@ reports::Assumption kernel_of_sdpa(const Rules& rules, std::int64_t head_dim,
   return {what, name, seen ? "calibrated" : "derived", source};
 }
 
+reports::Assumption kernel_of_flex(const std::string& torch) {
+  return {"kernel of attention", "\"flex_attention\"", "derived",
+          torch +
+              ", _inductor/kernel/flex/flex_attention.py: one Triton kernel forward and one "
+              "backward, whichever of its tiles autotuning takes; block masks compiled"};
+}
+
+reports::Assumption kernel_of_xformers() {
+  return {"kernel of attention", "\"xformers, PyTorch's memory-efficient kernel\"", "derived",
+          "xformers 0.0.29 to 0.0.35, ops/fmha/cutlass.py: aten::_efficient_attention_forward and "
+          "_backward below compute capability 8.0; in a checkpoint's forward one kernel for each "
+          "head of keys, on streams of their own"};
+}
+
 }  // namespace plimsoll::planner::pytorch

@@ -20,5 +20,7 @@ Rules::Sdpa sdpa_of(const models::Gpu& gpu, const std::vector<models::Overhead>&
 // Said in the plan; `torch`: "torch 2.11". The question names a GPU.
 reports::Assumption kernel_of_sdpa(const Rules& rules, std::int64_t head_dim,
                                    const Question& question, const std::string& torch);
+reports::Assumption kernel_of_flex(const std::string& torch);
+reports::Assumption kernel_of_xformers();
 
 }  // namespace plimsoll::planner::pytorch

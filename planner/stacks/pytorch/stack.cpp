@@ -78,11 +78,10 @@ Rules rules_for(const Question& question, const ModelParts& parts,
   if (question.strategy.attention == models::Attention::flash_2)
     assumptions.push_back({"kernel of attention", "\"flash_attn 2\"", "derived",
                            "csrc/flash_attn/flash_api.cpp: grouped keys and values, no mask"});
+  if (question.strategy.attention == models::Attention::xformers)
+    assumptions.push_back(kernel_of_xformers());
   if (question.strategy.attention == models::Attention::flex)
-    assumptions.push_back(
-        {"kernel of attention", "\"flex_attention\"", "derived",
-         torch + ", _inductor/kernel/flex/flex_attention.py: one Triton kernel forward and one "
-                 "backward, whichever of its tiles autotuning takes; block masks compiled"});
+    assumptions.push_back(kernel_of_flex(torch));
   if (question.strategy.attention == models::Attention::flash ||
       models::is_sdpa_kernel(question.strategy.attention))
     assumptions.push_back(kernel_of_sdpa(rules, parts.decoder.head_dim, question, torch));

@@ -76,7 +76,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l packing -d 'of --da
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
@@ -226,7 +226,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l packing -d 'o
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
@@ -352,7 +352,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l packing -d 'of --da
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
@@ -511,7 +511,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l packing -d 'of --da
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x

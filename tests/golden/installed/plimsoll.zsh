@@ -100,7 +100,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
@@ -262,7 +262,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
@@ -389,7 +389,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
@@ -556,7 +556,7 @@ _plimsoll() {
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
-        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
+        '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
