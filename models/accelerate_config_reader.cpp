@@ -157,16 +157,19 @@ class Reader {
     say("zero", std::to_string(stage), "deepspeed_config.zero_stage",
         !(section && section->has("zero_stage")));
     if (!section) return;
-    std::string offloaded;
+    std::string offloaded, to;
     for (const auto& [key, part] : {std::pair{"offload_optimizer_device", "optimizer"},
                                     std::pair{"offload_param_device", "params"}}) {
       const std::string device = section->text(key, "none");
       if (device == "none") continue;
-      if (device == "nvme") refuse_key(*section, key, "nvme is not modelled yet (cpu is)");
-      if (device != "cpu") section->refuse(key, "none, cpu or nvme");
+      if (device != "cpu" && device != "nvme") section->refuse(key, "none, cpu or nvme");
+      if (!to.empty() && device != to)
+        refuse_key(*section, key, "must be the other one; both are planned alike");
+      to = device;
       offloaded += (offloaded.empty() ? "" : ",") + std::string(part);
     }
     if (!offloaded.empty()) say("offload", offloaded, "deepspeed_config.offload_optimizer_device");
+    if (to == "nvme") say("offload-to", to, "deepspeed_config.offload_optimizer_device");
     if (section->has("gradient_accumulation_steps") &&
         !section->is_text("gradient_accumulation_steps", "auto"))
       say("grad-accum", std::to_string(section->count("gradient_accumulation_steps", 1)),

@@ -299,9 +299,27 @@ class Reader {
     refuse_zero(zero);
   }
 
-  // runtime/zero/offload_config.py. What is left of the ZeRO-Infinity settings is for nvme alone.
+  // ZeRO-Infinity's buffers. aio changes the sizes of files, pipelines how many buffers are needed.
+  void nvme(const Config& section, const std::string& name, bool states) {
+    const auto size = [&](const char* key, const char* option) {
+      if (const auto value = whole(section, key))
+        say(option, std::to_string(*value), name + "." + key);
+    };
+    size("buffer_count", states ? "offload-optimizer-buffer-count" : "offload-param-buffer-count");
+    if (!states) size("buffer_size", "offload-param-buffer-size");
+    if (!states) size("max_in_cpu", "offload-param-max-in-cpu");
+    for (const char* key : {"pipeline_read", "pipeline_write", "fast_init"})
+      if (flag(section, key, false)) unsupported(name + "." + key, "is not modelled yet");
+    constexpr std::int64_t block = 1 << 20;  // runtime/swap_tensor/aio_config.py
+    if (const auto aio = file_.section("aio"))
+      if (aio->natural("block_size", block) > block ||
+          aio->natural("intra_op_parallelism", 1) != 1 || flag(*aio, "use_gds", false))
+        unsupported("aio", "other sizes than the defaults, and use_gds, are not modelled yet");
+  }
+
+  // runtime/zero/offload_config.py.
   void offload(const Config& zero) {
-    std::string parts;
+    std::string parts, to;
     std::optional<bool> pinned;
     for (const auto& [key, part] :
          {std::pair{"offload_optimizer", "optimizer"}, std::pair{"offload_param", "params"}}) {
@@ -310,8 +328,11 @@ class Reader {
       if (!section || is_auto(*section, "device")) continue;
       const std::string device = section->text("device", "none");
       if (device == "none") continue;
-      if (device == "nvme") unsupported(name + ".device", "nvme is not modelled yet (cpu is)");
-      if (device != "cpu") section->refuse("device", "none, cpu or nvme");
+      if (device != "cpu" && device != "nvme") section->refuse("device", "none, cpu or nvme");
+      if (!to.empty() && device != to)
+        unsupported(name + ".device", "must be the other section's; both are planned alike");
+      to = device;
+      if (device == "nvme") nvme(*section, name, part == std::string_view("optimizer"));
       if (section->has("ratio") && section->real("ratio", 1) != 1)
         unsupported(name + ".ratio", "another one than 1 is not modelled yet");
       if (flag(*section, "super_offload", false))
@@ -324,6 +345,7 @@ class Reader {
     }
     if (parts.empty()) return;
     say("offload", parts, "zero_optimization.offload_optimizer");
+    if (to == "nvme") say("offload-to", to, "zero_optimization.offload_optimizer.device");
     if (!*pinned) say("offload-pin", "no", "zero_optimization.offload_optimizer.pin_memory");
   }
 

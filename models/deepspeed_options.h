@@ -8,6 +8,15 @@
 
 namespace plimsoll::models {
 
+// Of what is offloaded to files (runtime/zero/offload_config.py).
+struct NvmeOptions {
+  std::int64_t optimizer_buffer_count = 4;  // offload_optimizer.buffer_count
+  std::int64_t param_buffer_count = 5;  // offload_param's
+  std::int64_t param_buffer_size = 100'000'000;
+  std::int64_t max_in_cpu = 1'000'000'000;  // of parameters
+  bool operator==(const NvmeOptions&) const = default;
+};
+
 struct DeepSpeedOptions {
   std::int64_t reduce_bucket_size = 500'000'000;
   std::int64_t allgather_bucket_size = 500'000'000;
@@ -22,6 +31,7 @@ struct DeepSpeedOptions {
   std::int64_t max_live_parameters = 1'000'000'000;
   std::int64_t max_reuse_distance = 1'000'000'000;
   bool check_grad_overflow = true;  // bf16 section; fp16 always checks
+  NvmeOptions nvme;
   bool operator==(const DeepSpeedOptions&) const = default;
 };
 

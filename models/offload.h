@@ -11,6 +11,7 @@ struct Offload {
   bool gradients = false;  // go as they arrive, for that optimizer, where the stack has the choice
   bool params = false;
   bool activations = false;
+  bool nvme = false;  // what of these the stack can is in files beyond that: --offload-to nvme
   bool pinned = true;  // page-locked, where the stack asks
   bool any() const { return optimizer || gradients || params || activations; }
   bool operator==(const Offload&) const = default;

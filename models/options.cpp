@@ -367,10 +367,22 @@ constexpr Option kPlanOptions[] = {
         .fixing("offload"),
     Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
         .at("strategy/offload_to")
-        .one_of(kOffloadTo, 1, "offloading is modelled to the host's memory alone (cpu)")
+        .one_of(kOffloadTo, 2, "unified memory is not modelled yet (cpu and nvme are)")
         .of_a_step(),
     of_a_step("offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)",
               "strategy/offload_pin"),
+    of_a_step("offload-optimizer-buffer-count", "N", "Offload",
+              "deepspeed, nvme: offload_optimizer.buffer_count (4)",
+              "stack/deepspeed/offload_optimizer_buffer_count"),
+    of_a_step("offload-param-buffer-count", "N", "Offload",
+              "deepspeed, nvme: offload_param.buffer_count (5)",
+              "stack/deepspeed/offload_param_buffer_count"),
+    of_a_step("offload-param-buffer-size", "N", "Offload",
+              "deepspeed, nvme: offload_param.buffer_size, elements (1e8)",
+              "stack/deepspeed/offload_param_buffer_size"),
+    of_a_step("offload-param-max-in-cpu", "N", "Offload",
+              "deepspeed, nvme: parameters that leave their files (1e9)",
+              "stack/deepspeed/offload_param_max_in_cpu"),
 
     Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(
         kModes, 1, "inference is not modelled yet"),

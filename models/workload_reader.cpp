@@ -83,13 +83,16 @@ Quantization quantization(const Config& strategy) {
   return out;
 }
 
-Offload offload(const Config& strategy) {
+Offload offload(const Config& strategy, const Strategy& s) {
   Offload out;
   for (const std::string& part : strategy.texts("offload", 4))
     if (!set_offload(out, part))
       strategy.refuse("offload", "optimizer, gradients, params or activations");
-  if (out.any() && strategy.text("offload_to", "cpu") != "cpu")
-    strategy.refuse("offload_to", "cpu");
+  const bool infinity = s.stack == Stack::deepspeed && s.data.zero == 3;
+  const std::string to = strategy.text("offload_to", "cpu");
+  if (out.any() && to != "cpu" && !(infinity && to == "nvme"))
+    strategy.refuse("offload_to", infinity ? "cpu or nvme" : "cpu");
+  out.nvme = out.any() && to == "nvme";
   out.pinned = strategy.flag("offload_pin", true);
   return out;
 }
@@ -135,6 +138,10 @@ DeepSpeedOptions deepspeed_options(const Config& from) {
   size("stage3_model_persistence_threshold", out.model_persistence_threshold);
   size("stage3_max_live_parameters", out.max_live_parameters);
   size("stage3_max_reuse_distance", out.max_reuse_distance);
+  size("offload_optimizer_buffer_count", out.nvme.optimizer_buffer_count);
+  size("offload_param_buffer_count", out.nvme.param_buffer_count);
+  size("offload_param_buffer_size", out.nvme.param_buffer_size);
+  size("offload_param_max_in_cpu", out.nvme.max_in_cpu);
   out.check_grad_overflow = from.flag("check_grad_overflow", true);
   return out;
 }
@@ -193,7 +200,7 @@ Strategy read_strategy(const Config& strategy, const Config& stack) {
   s.ep = strategy.count("ep", 1);
   if (const std::optional<Config> adapters = strategy.section("lora")) s.lora = lora(*adapters);
   if (strategy.has("quantize")) s.quantize = quantization(strategy);
-  s.offload = offload(strategy);
+  s.offload = offload(strategy, s);
   s.deterministic = strategy.flag("deterministic", false);
   s.freeze = strategy.texts("freeze", 4096);
   s.train = strategy.texts("train", 4096);

@@ -17,8 +17,10 @@ inline Bytes pinned_block(Bytes bytes) {
 
 struct HostMemory {
   Bytes pinned, pageable;  // in steady training
+  Bytes nvme;  // in files
   void pin(Bytes bytes) { pinned += pinned_block(bytes); }
   void add(Bytes bytes, bool pin_it) { pin_it ? pin(bytes) : page(bytes); }
+  void lock(Bytes bytes) { pinned += bytes; }  // by mlock, of the size that was asked for
   void page(Bytes bytes) { pageable += bytes; }
   Bytes total() const { return pinned + pageable; }
 };

@@ -234,6 +234,7 @@ reports::Flushing flushing_of(const Reserved& reserved) {
 void add_host(const Question& question, const StackStep& step, Plan& plan) {
   plan.host_pinned = step.host.pinned;
   plan.host_pageable = step.host.pageable + step.managed;
+  plan.nvme = step.host.nvme;
   plan.host_node =
       step.host.total() * models::decisions::mesh_of(question.strategy).ranks_in_node();
   plan.host_memory = question.cluster.host_memory;

@@ -71,7 +71,7 @@ struct Techniques {
 // On the GPU.
 void keep_states(Question& c) {
   models::Offload& offload = c.strategy.offload;
-  offload.optimizer = offload.gradients = offload.params = false;
+  offload.optimizer = offload.gradients = offload.params = offload.nvme = false;
 }
 
 // What the model states take.

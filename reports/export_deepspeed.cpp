@@ -96,6 +96,8 @@ void write_optimizer(JsonWriter& json, const Workload& w, bool trainer, Notes& n
         "gradient_clipping");
 }
 
+constexpr const char* kNvmePath = "/local_nvme";  // DeepSpeed's own example: a note says so
+
 void write_zero(JsonWriter& json, const Strategy& s) {
   const DeepSpeedOptions& o = s.data.deepspeed;
   const int stage = s.data.zero;
@@ -110,8 +112,18 @@ void write_zero(JsonWriter& json, const Strategy& s) {
     if (!it_is) return;
     json.key(section);
     json.begin_object(JsonWriter::Layout::line);
-    json.member("device", "cpu");
+    json.member("device", s.offload.nvme ? "nvme" : "cpu");
     json.member("pin_memory", s.offload.pinned);
+    if (s.offload.nvme) {
+      json.member("nvme_path", kNvmePath);
+      const bool states = std::string_view(section) == "offload_optimizer";
+      json.member("buffer_count",
+                  states ? o.nvme.optimizer_buffer_count : o.nvme.param_buffer_count);
+      if (!states) {
+        json.member("buffer_size", o.nvme.param_buffer_size);
+        json.member("max_in_cpu", o.nvme.max_in_cpu);
+      }
+    }
     json.end_object();
   };
   offload("offload_optimizer", s.offload.optimizer);
@@ -141,6 +153,9 @@ void add_stack_notes(const Strategy& s, Notes& notes) {
         fmt::format("the plan is of stack {}; DeepSpeed's buffers and copies differ: "
                     "`plimsoll fit --stack deepspeed` gives its figures",
                     s.stack == Stack::pytorch ? "pytorch" : "plimsoll"));
+  if (s.offload.nvme)
+    notes.push_back(
+        fmt::format("nvme_path {} is an example: name the folder of your own NVMe", kNvmePath));
   if (s.stack == Stack::pytorch && s.data.zero == 2)
     notes.push_back("--zero 2 on pytorch shards parameters between steps, ZeRO-2 does not");
   if (s.stack == Stack::pytorch && is_mixed(s.precision) && loaded_dtype(s) == DType::fp32)

@@ -209,7 +209,7 @@ void add_host(Lines& lines, const Plan& plan) {
   lines.heading("In the host's memory");
   if (plan.host_pinned > Bytes(0))
     lines.row("pinned", kNameColumns, plan.host_pinned,
-              plan.strategy.stack == models::Stack::plimsoll
+              plan.strategy.stack == models::Stack::plimsoll || plan.strategy.offload.nvme
                   ? "each rank, page-locked"
                   : "each rank, page-locked in powers of two");
   if (plan.host_pageable > Bytes(0))
@@ -219,6 +219,7 @@ void add_host(Lines& lines, const Plan& plan) {
                 ? std::string("all its ranks; --host-memory judges it")
                 : fmt::format("all its ranks, {} {}", plan.host_fits ? "of" : "more than",
                               bytes_text(*plan.host_memory)));
+  if (plan.nvme > Bytes(0)) lines.row("NVMe", kNameColumns, plan.nvme, "each rank, in files");
 }
 
 void add_states(Lines& lines, const Plan& plan) {

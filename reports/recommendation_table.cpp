@@ -106,7 +106,9 @@ void add_winner(Page& page, const Recommendation& answer) {
     text += fmt::format(" on a base in {}", name_of(*s.param_dtype));
   if (s.optimizer != models::Optimizer::adamw)
     text += fmt::format(", {}", models::rule_of(s.optimizer).name);
-  if (s.offload.any()) text += fmt::format(", {} on the host", models::text_of(s.offload));
+  if (s.offload.any())
+    text +=
+        fmt::format(", {} on {}", models::text_of(s.offload), s.offload.nvme ? "NVMe" : "the host");
   if (answer.stopped) text += " (interrupted: the best so far)";
   page.paragraph(text, "  ", Colour::green);
   std::string machine = fmt::format("{}: {} x {}", answer.model_name, s.gpus,

@@ -30,8 +30,8 @@ std::vector<std::string> strategy_lines(const models::Strategy& s) {
   if (models::decisions::reentrant_checkpoints(s)) out.emplace_back("checkpoints are reentrant");
   if (s.hold_outputs) out.emplace_back("the model's outputs are kept until after backward");
   if (s.offload.any())
-    out.push_back(fmt::format("offloaded to the host: {}{}", models::text_of(s.offload),
-                              s.offload.pinned ? "" : ", not pinned"));
+    out.push_back(fmt::format("offloaded to {}: {}{}", s.offload.nvme ? "NVMe" : "the host",
+                              models::text_of(s.offload), s.offload.pinned ? "" : ", not pinned"));
   if (s.lora) out.push_back(adapters_text(*s.lora) + packed_base_text(s));
   return out;
 }

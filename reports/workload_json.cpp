@@ -81,6 +81,13 @@ void write_deepspeed(JsonWriter& json, const Strategy& s) {
   json.member("allgather_bucket_size", o.allgather_bucket_size);
   json.member("check_grad_overflow", o.check_grad_overflow);
   json.member("contiguous_gradients", o.contiguous_gradients);
+  if (s.offload.nvme && s.offload.optimizer)
+    json.member("offload_optimizer_buffer_count", o.nvme.optimizer_buffer_count);
+  if (s.offload.nvme && s.offload.params) {
+    json.member("offload_param_buffer_count", o.nvme.param_buffer_count);
+    json.member("offload_param_buffer_size", o.nvme.param_buffer_size);
+    json.member("offload_param_max_in_cpu", o.nvme.max_in_cpu);
+  }
   json.member("overlap_comm", o.overlap_comm.value_or(s.data.zero == 3));
   json.member("reduce_bucket_size", o.reduce_bucket_size);
   json.member("reduce_scatter", o.reduce_scatter);
@@ -248,7 +255,8 @@ constexpr Member kStrategy[] = {
      }},
     {"offload_pin", [](JsonWriter& json, const Strategy& s) { json.value(s.offload.pinned); },
      [](const Strategy& s) { return s.offload.any() && !s.offload.pinned; }},
-    {"offload_to", [](JsonWriter& json, const Strategy&) { json.value("cpu"); }},
+    {"offload_to",
+     [](JsonWriter& json, const Strategy& s) { json.value(s.offload.nvme ? "nvme" : "cpu"); }},
     {"optimizer", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.optimizer)); }},
     {"optimizer_in_backward",
      [](JsonWriter& json, const Strategy& s) { json.value(s.optimizer_in_backward); }},

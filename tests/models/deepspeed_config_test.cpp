@@ -118,18 +118,23 @@ TEST_CASE("an unknown key is named with the nearest one") {
 }
 
 TEST_CASE("features whose memory is not planned are refused by name") {
-  for (const char* text :
-       {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})",
-        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}})",
-        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "super_offload": true}}})",
-        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"},
+  for (
+      const char* text :
+      {R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"},
+            "offload_param": {"device": "cpu"}}})",
+       R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "fast_init": true}}})",
+       R"({"zero_optimization": {"offload_optimizer": {"device": "nvme", "pipeline_read": true}}})",
+       R"({"aio": {"block_size": 8388608}, "zero_optimization": {"offload_optimizer":
+            {"device": "nvme"}}})",
+       R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}})",
+       R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "super_offload": true}}})",
+       R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"},
             "offload_param": {"device": "cpu", "pin_memory": false}}})",
-        R"({"zero_optimization": {"offload_param": {"device": "nvme"}}})",
-        R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
-        R"({"zero_optimization": {"zero_quantized_gradients": true}})",
-        R"({"zero_optimization": {"contiguous_gradients": false}})",
-        R"({"communication_data_type": "fp32"})", R"({"torch_autocast": {"enabled": true}})",
-        R"({"optimizer": {"type": "OneBitAdam"}})"})
+       R"({"zero_optimization": {"zero_hpz_partition_size": 8}})",
+       R"({"zero_optimization": {"zero_quantized_gradients": true}})",
+       R"({"zero_optimization": {"contiguous_gradients": false}})",
+       R"({"communication_data_type": "fp32"})", R"({"torch_autocast": {"enabled": true}})",
+       R"({"optimizer": {"type": "OneBitAdam"}})"})
     CHECK(refusal(text, ErrorKind::unsupported) != "accepted");
   // Of the flat buffer of stages 1 and 2: LLaMA-Factory's ds_z0_config.json has it, too.
   for (const char* stage : {"0", "1", "2", "3"}) {
@@ -261,6 +266,16 @@ TEST_CASE("DeepSpeed's offloading, switches and sections that change nothing, on
        {R"({"zero_optimization": {"offload_param": {"device": "cpu", "pin_memory": false}}})",
         kFp32 + "offload=params (" + kZero + "offload_optimizer); offload-pin=no (" + kZero +
             "offload_optimizer.pin_memory); "},
+       {R"({"aio": {"block_size": 262144}, "zero_optimization": {
+            "offload_optimizer": {"device": "nvme", "nvme_path": "/n", "buffer_count": 5},
+            "offload_param": {"device": "nvme", "nvme_path": "/n", "buffer_count": 6,
+                              "buffer_size": 1e9, "max_in_cpu": 7}}})",
+        kFp32 + "offload-optimizer-buffer-count=5 (" + kZero +
+            "offload_optimizer.buffer_count); offload-param-buffer-count=6 (" + kZero +
+            "offload_param.buffer_count); offload-param-buffer-size=1000000000 (" + kZero +
+            "offload_param.buffer_size); offload-param-max-in-cpu=7 (" + kZero +
+            "offload_param.max_in_cpu); offload=optimizer,params (" + kZero +
+            "offload_optimizer); offload-to=nvme (" + kZero + "offload_optimizer.device); "},
        {R"({"zero_optimization": {"offload_optimizer": {"device": "auto"}}})", kFp32},
        {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 1}}})",
         kFp32 + "offload=optimizer (" + kZero + "offload_optimizer); "},

@@ -259,9 +259,10 @@ TEST_CASE("Accelerate: DeepSpeed's section and the machines, field by field") {
        {"deepspeed_config: {offload_param_device: cpu}\n", "offload=params"},
        {"deepspeed_config: {offload_optimizer_device: none}\n", ""},
        {"deepspeed_config: {offload_optimizer_device: nvme}\n",
-        "unsupported: c.yaml: deepspeed_config: offload_optimizer_device is \"nvme\": nvme is not "
-        "modelled yet (cpu "
-        "is)"},
+        "offload=optimizer; offload-to=nvme"},
+       {"deepspeed_config: {offload_optimizer_device: nvme, offload_param_device: cpu}\n",
+        "unsupported: c.yaml: deepspeed_config: offload_param_device is \"cpu\": must be the other "
+        "one; both are planned alike"},
        {"deepspeed_config: {offload_param_device: gpu}\n",
         "bad: c.yaml: deepspeed_config: offload_param_device is \"gpu\", but none, cpu or nvme is "
         "needed"},

@@ -175,6 +175,10 @@ TEST_CASE("adapters, a packed base and DeepSpeed's knobs are read member by memb
                                                                 .max_live_parameters = 7,
                                                                 .max_reuse_distance = 8,
                                                                 .check_grad_overflow = false});
+  knobs["stack"]["deepspeed"] =
+      json::parse(R"({"offload_optimizer_buffer_count": 1, "offload_param_buffer_count": 2,
+      "offload_param_buffer_size": 3, "offload_param_max_in_cpu": 4})");
+  CHECK(read(knobs).strategy.data.deepspeed.nvme == NvmeOptions{1, 2, 3, 4});
   knobs["stack"]["deepspeed"] = json::object();
   CHECK(read(knobs).strategy.data.deepspeed == DeepSpeedOptions{});
   // No such knob elsewhere, and no reduce_dtype of FSDP's.
@@ -236,6 +240,12 @@ TEST_CASE("what a workload cannot say is refused with its member and what it can
   both["strategy"]["offload_to"] = "nvme";
   CHECK_THROWS_WITH_AS((void)read(both), "w: strategy: offload_to is \"nvme\", but cpu is needed",
                        Error);
+  both["strategy"]["zero"] = 3;
+  both["stack"]["name"] = "deepspeed";
+  CHECK(read(both).strategy.offload == Offload{.params = true, .nvme = true});
+  both["strategy"]["offload_to"] = "managed";
+  CHECK_THROWS_WITH_AS((void)read(both),
+                       "w: strategy: offload_to is \"managed\", but cpu or nvme is needed", Error);
   CHECK(refused("/strategy/zero", 4) == "w: strategy: zero is 4, but 0, 1, 2 or 3 is needed");
   for (const double mebi : {0.0, -1.0, 1048577.0})
     CHECK(says(refused("/strategy/ddp", {{"bucket_cap_mb", mebi}}),

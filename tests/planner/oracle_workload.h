@@ -93,8 +93,7 @@ inline models::Batch batch_of(const json& workload) {
 
 inline models::DeepSpeedOptions deepspeed_options_of(const json& stack) {
   models::DeepSpeedOptions out;
-  if (!stack.contains("deepspeed")) return out;
-  const json& given = stack["deepspeed"];
+  const json given = stack.value("deepspeed", json::object());
   const auto size = [&](const char* key, std::int64_t& target) {
     if (given.contains(key)) target = given[key];
   };
@@ -106,6 +105,12 @@ inline models::DeepSpeedOptions deepspeed_options_of(const json& stack) {
   size("stage3_max_reuse_distance", out.max_reuse_distance);
   if (given.contains("overlap_comm")) out.overlap_comm = given["overlap_comm"].get<bool>();
   out.round_robin_gradients = given.value("round_robin_gradients", false);
+  const json states = given.value("offload_optimizer", json::object());
+  const json params = given.value("offload_param", json::object());
+  out.nvme = {states.value("buffer_count", out.nvme.optimizer_buffer_count),
+              params.value("buffer_count", out.nvme.param_buffer_count),
+              params.value("buffer_size", out.nvme.param_buffer_size),
+              params.value("max_in_cpu", out.nvme.max_in_cpu)};
   return out;
 }
 
@@ -127,12 +132,12 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
   if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
   if (stack.contains("optimizer_impl"))
     out.optimizer_impl = choice<models::OptimizerImpl>(stack["optimizer_impl"]);
-  if (!stack.contains("deepspeed")) return out;
-  const json& knobs = stack["deepspeed"];
+  const json knobs = stack.value("deepspeed", json::object());
   out.offload.optimizer = knobs.contains("offload_optimizer");
   out.offload.params = knobs.contains("offload_param");
-  for (const char* part : {"offload_optimizer", "offload_param"})
-    if (knobs.contains(part)) out.offload.pinned = knobs[part].value("pin_memory", true);
+  const json of = knobs.value("offload_optimizer", knobs.value("offload_param", json::object()));
+  out.offload.pinned = of.value("pin_memory", true);
+  out.offload.nvme = of.value("device", "") == "nvme";
   return out;
 }
 

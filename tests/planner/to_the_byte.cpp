@@ -18,6 +18,8 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"deepspeed_liger", {2, 36, 19, 1}},
     {"deepspeed_liger_draw", {1, 24, 12, 0}},
     {"deepspeed_lion", {0, 13, 7, 0}},
+    {"deepspeed_nvme", {0, 36, 1, 5}},
+    {"deepspeed_nvme_draw", {0, 7, 0, 2}},
     {"deepspeed_offload", {0, 17, 11, 14}},
     {"deepspeed_round_robin", {0, 29, 26, 0}},
     {"deepspeed_round_robin_draw", {0, 14, 11, 0}},

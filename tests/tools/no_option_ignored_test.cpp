@@ -120,7 +120,14 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
       {"yes", {{"lora-rank", "8"}, {"quantize", "nf4"}, {"quant-storage", "bf16"}}},
       {"yes"}}},
     {"offload", {{"optimizer"}}},
-    {"offload-to", {{"cpu"}}},
+    {"offload-to", {{"nvme", {{"offload", "optimizer"}}}, {"cpu"}}},
+    {"offload-optimizer-buffer-count",
+     {{"5", {{"offload", "optimizer"}, {"offload-to", "nvme"}}}, {"5"}}},
+    {"offload-param-buffer-count", {{"6", {{"offload", "params"}, {"offload-to", "nvme"}}}, {"6"}}},
+    {"offload-param-buffer-size",
+     {{"2e8", {{"offload", "params"}, {"offload-to", "nvme"}}}, {"2e8"}}},
+    {"offload-param-max-in-cpu",
+     {{"2e9", {{"offload", "params"}, {"offload-to", "nvme"}}}, {"2e9"}}},
     {"offload-pin", {{"no", {{"offload", "optimizer"}}}, {"no"}}},
     {"host-memory", {{"1MiB", {{"offload", "optimizer"}}}, {"1MiB"}}},
     {"freeze", {{"*wte*"}}},
@@ -151,6 +158,7 @@ const std::set<std::string_view> kNoFigure{
     "device-map",  // what loading takes stands beside the step's figures
     "quant-storage",  // as many bytes, whatever they are called (FSDP shards floats alone)
     "deterministic",  // stages 2 and 3 reduce after every micro-batch anyway
+    "offload-param-max-in-cpu",  // more than a model has
     "adapter-dtype"};  // DeepSpeed casts adapters, and says so
 
 struct Outcome {
@@ -188,12 +196,12 @@ Outcome outcome(const Given& given) {
     if (!request.parameters) check_comes_back(request, out.document);
     std::int64_t messages = 0;
     for (const reports::Collective& sent : plan.collectives) messages += sent.count;
-    out.figures =
-        fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", messages, plan.peak.value(),
-                    plan.resident.value(), plan.reserved.value(), plan.device.value(),
-                    plan.usable.value_or(Bytes(0)).value(), plan.states.total().value(),
-                    plan.bytes_sent_per_gpu_per_step.value(), plan.time.step_seconds.value_or(0),
-                    plan.hardware_flops_per_step, plan.host_pinned.value(), plan.host_fits);
+    out.figures = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", messages, plan.peak.value(),
+                              plan.resident.value(), plan.reserved.value(), plan.device.value(),
+                              plan.usable.value_or(Bytes(0)).value(), plan.states.total().value(),
+                              plan.bytes_sent_per_gpu_per_step.value(),
+                              plan.time.step_seconds.value_or(0), plan.hardware_flops_per_step,
+                              (plan.host_pinned + plan.nvme).value(), plan.host_fits);
   } catch (const Error& error) {
     CHECK((error.kind() == ErrorKind::bad_input || error.kind() == ErrorKind::unsupported));
     out.refusal = error.message();

@@ -88,6 +88,26 @@ TEST_CASE("what belongs to one stack is refused on another, option by option") {
   });
 }
 
+TEST_CASE("files are ZeRO-Infinity's, and its buffers go with what is in them") {
+  check_rows({
+      {"stack=deepspeed gpus=8 zero=3 offload=optimizer offload-to=nvme "
+       "offload-param-buffer-count=7",
+       "--offload-param-buffer-count 7: needs --offload params --offload-to nvme"},
+      {"stack=deepspeed gpus=8 zero=3 offload=params offload-param-buffer-size=7",
+       "--offload-param-buffer-size 7: needs --offload params --offload-to nvme"},
+      {"stack=deepspeed gpus=8 zero=3 offload-to=nvme", "--offload-to nvme: needs --offload"},
+      {"gpus=8 zero=3 offload=params offload-to=nvme",
+       "--offload-to nvme: is ZeRO-Infinity: --stack deepspeed --zero 3 (elsewhere cpu is "
+       "modelled)"},
+  });
+  const models::Strategy files = strategy(
+      "stack=deepspeed gpus=8 zero=3 offload=optimizer,params offload-to=nvme "
+      "offload-optimizer-buffer-count=6 offload-param-buffer-count=7 "
+      "offload-param-buffer-size=3e7 offload-param-max-in-cpu=0");
+  CHECK(files.offload == models::Offload{.optimizer = true, .params = true, .nvme = true});
+  CHECK(files.data.deepspeed.nvme == models::NvmeOptions{6, 7, 30'000'000, 0});
+}
+
 TEST_CASE("what has no effect below a stage of ZeRO is refused there, option by option") {
   check_rows({
       {"gpus=8 shard-group=2", "--shard-group 2: nothing is sharded with --zero 0"},

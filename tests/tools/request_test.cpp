@@ -166,7 +166,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"optimizer", "q-galore"},
       {"quantize", "fp8"},
       {"quantize", "mxfp4"},
-      {"offload-to", "nvme"},
       {"offload-to", "managed"},
       {"mode", "inference"},
       {"batch", "4"},

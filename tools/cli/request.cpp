@@ -152,6 +152,11 @@ void set_deepspeed(const Options& options, Strategy& s) {
   elements("stage3-param-persistence-threshold", 3, o.param_persistence_threshold);
   elements("stage3-max-live-parameters", 3, o.max_live_parameters);
   elements("stage3-max-reuse-distance", 3, o.max_reuse_distance);
+  models::NvmeOptions& nvme = o.nvme;
+  elements("offload-optimizer-buffer-count", 3, nvme.optimizer_buffer_count);
+  elements("offload-param-buffer-count", 3, nvme.param_buffer_count);
+  elements("offload-param-buffer-size", 3, nvme.param_buffer_size);
+  elements("offload-param-max-in-cpu", 3, nvme.max_in_cpu);
   require(options, "overlap-comm", deepspeed, "belongs to --stack deepspeed");
   require(options, "overlap-comm", s.data.zero >= 1, "has no effect below --zero 1");
   set_parsed(options, "overlap-comm", yes_or_no, o.overlap_comm);

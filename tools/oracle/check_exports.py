@@ -54,6 +54,8 @@ def check_deepspeed(text, plan):
         read = getattr(zero, name)
         if isinstance(value, dict):
             read = {part: getattr(read, part) for part in value}
+            if "nvme_path" in read:
+                read["nvme_path"] = str(read["nvme_path"])
         require(read == value, key)
     known = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
              "bf16", "fp16", "data_types", "optimizer", "zero_optimization",

@@ -6,6 +6,7 @@
   deepspeed_measure.py --cases deepspeed_liger_cases.json --out tests/golden/deepspeed_liger.json
   deepspeed_measure.py --cases deepspeed_round_robin_cases.json --out tests/golden/deepspeed_round_robin.json
   deepspeed_measure.py --cases deepspeed_bucket_cases.json --out tests/golden/deepspeed_buckets.json
+  deepspeed_measure.py --cases deepspeed_nvme_cases.json --out tests/golden/deepspeed_nvme.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 
@@ -14,7 +15,9 @@ runtime of torch_measure.py: one rank of a group without peers (torch's fake pro
 partitions, buckets, hooks, gathers and the allocator are DeepSpeed's and PyTorch's own, and nothing
 is computed or sent. FusedAdam's kernel, which allocates nothing, does nothing. Recorded is the
 third step, a steady one: per phase the bytes requested at its end and at most; over the step what
-the allocator counts and reserves; and what the engine's objects say about partitions.
+the allocator counts and reserves; and what the engine's objects say about partitions. Of a case that
+offloads to files (nvme_files.py) also the bytes of locked buffers and of the files; one that the
+engine refuses has its message instead.
 """
 
 import argparse
@@ -28,6 +31,7 @@ import adapters
 import apart
 import dry_host
 import liger
+import nvme_files
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
@@ -76,6 +80,7 @@ def load():
     cpu_adam.CPUAdamBuilder.load = lambda self, verbose=True: NoHostKernel()
     fused_adam.FusedAdamBuilder.load = lambda self, verbose=False: NoKernel()
     fused_lion.FusedLionBuilder.load = lambda self, verbose=False: NoKernel()
+    nvme_files.install()
     # ZeRO-3 asks whether all ranks see the same modules; rank 0, which is not there, has no answer.
     from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3
     for module in (partition_parameters, partitioned_param_coordinator, stage3):
@@ -97,6 +102,11 @@ def offloads(case):
     return any(key.startswith("offload") for key in case["workload"]["stack"].get("deepspeed", {}))
 
 
+def to_files(case):
+    zero = case["workload"]["stack"].get("deepspeed", {})
+    return any(isinstance(part, dict) and part.get("device") == "nvme" for part in zero.values())
+
+
 def ds_config(case):
     workload = case["workload"]
     strategy, batch = workload["strategy"], workload["batch"]
@@ -107,6 +117,8 @@ def ds_config(case):
     for part in ("optimizer", "param"):
         if "offload_" + part in zero:
             zero["offload_" + part] = {"device": "cpu", **zero["offload_" + part]}
+            if zero["offload_" + part]["device"] == "nvme":
+                zero["offload_" + part]["nvme_path"] = nvme_files.folder()
     kind = strategy.get("precision", "bf16-mixed")
     if kind == "bf16-mixed":
         config["bf16"] = {"enabled": True}
@@ -211,23 +223,33 @@ class Steps:
 
 
 def run_here(case):
-    workload = case["workload"]
-    start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
-    steps = Steps(case)
     import deepspeed
     import torch
     import transformers
-    for _ in range(3):
-        resident = torch.cuda.memory_stats()["requested_bytes.all.current"]
-        steps.step()
+    workload = case["workload"]
+    start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
+    versions = {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
+                "transformers": transformers.__version__}
+    try:
+        steps = Steps(case)
+        for _ in range(3):
+            resident = torch.cuda.memory_stats()["requested_bytes.all.current"]
+            steps.step()
+    except AssertionError as refused:
+        if not to_files(case):
+            raise
+        nvme_files.used()
+        return {"case": case["name"], "rank": case.get("rank", 0), "workload": workload,
+                "refused": str(refused), "versions": versions}
+    host = dry_host.host_bytes(nvme_files.is_locked)
+    if to_files(case):
+        host.update(nvme_files.used())
     return {"case": case["name"], "rank": case.get("rank", 0), "workload": workload,
             "resident_bytes": resident, "phases": steps.phases,
             "peak_bytes": max(p["peak_bytes"] for p in steps.phases),
             "allocated_bytes": steps.allocated,
             "reserved_bytes": torch.cuda.max_memory_reserved(),
-            "host": dry_host.host_bytes(), "engine": facts(steps.engine.optimizer),
-            "versions": {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
-                         "transformers": transformers.__version__}}
+            "host": host, "engine": facts(steps.engine.optimizer), "versions": versions}
 
 
 def print_events(events, least):
@@ -287,7 +309,8 @@ def main():
     results = []
     for result in apart.run_apart(run_here, cases):
         results.append(result)
-        print(result["case"], result.get("peak_bytes", result.get("error")), file=sys.stderr)
+        print(result["case"], result.get("peak_bytes", result.get("refused", result.get("error"))),
+              file=sys.stderr)
         if options.out:
             write([r for r in results if "error" not in r], options.out)
     return 1 if any("error" in r for r in results) else 0

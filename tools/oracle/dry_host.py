@@ -81,16 +81,17 @@ def skip_host_arithmetic():
     return library  # which undoes it when it goes
 
 
-def host_bytes():
+def host_bytes(apart=lambda storage: False):
     """What is on the host: pinned, as PyTorch's allocator of it rounds and keeps it (in use, and
-    held from the driver), and the storages of pageable tensors of at least 1 KiB."""
+    held from the driver), and the storages of pageable tensors of at least 1 KiB, but those that
+    are counted apart."""
     import torch
     stats = torch.cuda.host_memory_stats()
     pageable = {}
     for thing in gc.get_objects():
         if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.device.type == "cpu":
             storage = thing.untyped_storage()
-            if storage.nbytes() >= 1024 and not thing.is_pinned():
+            if storage.nbytes() >= 1024 and not thing.is_pinned() and not apart(storage):
                 pageable[storage.data_ptr()] = storage.nbytes()
     return {"pinned_bytes": stats["allocated_bytes.current"],
             "pinned_in_use_bytes": stats["active_bytes.current"],

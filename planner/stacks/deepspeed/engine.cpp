@@ -103,6 +103,8 @@ void refuse_offload(const models::Strategy& s) {
   refuse(offload.params && s.data.zero != 3, ErrorKind::bad_input,
          "params needs --zero 3 (offload_param)");
   if (!offload.any()) return;
+  check(!offload.nvme || s.data.zero == 3, ErrorKind::bad_input,
+        "--stack deepspeed: --offload-to nvme needs --zero 3 (ZeRO-Infinity)");
   refuse(s.grad_dtype && *s.grad_dtype == DType::fp32 && s.precision != Precision::fp32,
          ErrorKind::unsupported, "with --grad-dtype fp32 is not modelled yet");
   refuse(s.precision == Precision::bf16, ErrorKind::unsupported,

@@ -181,6 +181,7 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
   arrival.write(owned(at.hook != nullptr && at.hook->owned));
   arrival.touch(at.waiting.tensor, at.waiting.delta, at.waiting.beyond).read(gradient);
   arrival.scratch(cloned ? between + gradients(elements) : between);
+  keep_gradient(arrival, at.hook, elements);
   allocate_bucket(arrival);
 }
 
@@ -216,6 +217,7 @@ void EngineWrapper::epilogue() {
   allocate_bucket(reduce);
   if (fp32) reduce.update(owned_);
   if (left_in_bucket_ > 0) reduce.scratch(reduce_copy(left_in_bucket_), Category::communication);
+  keep_last_gradients(reduce);
   auto op = b_.op("zero.epilogue", Phase::backward);
   if (!hook_runs_.empty() && !hook_runs_.back().hooks.empty() &&
       hook_runs_.back().hooks.back().elements > engine_.options.reduce_bucket_size)

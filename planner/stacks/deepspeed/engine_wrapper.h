@@ -7,6 +7,7 @@
 
 #include "planner/stacks/deepspeed/hooks.h"
 #include "planner/stacks/deepspeed/layout.h"
+#include "planner/stacks/deepspeed/nvme.h"
 #include "planner/stacks/pytorch/wrappers/gradients.h"
 #include "planner/stacks/pytorch/wrappers/wrapper.h"
 
@@ -91,6 +92,17 @@ class EngineWrapper final : public pytorch::Wrapper {
   void declare_frozen();
   void declare_optimizer(std::int64_t elements);
   void declare_transfer();
+  // Offloaded to files (nvme.cpp).
+  bool optimizer_in_files() const {
+    return engine_.offload.nvme && engine_.offload.optimizer &&
+           goes_to_file(layout_.shards().sub_group, engine_.state);
+  }
+  bool gradient_stays(std::int64_t elements) const;  // of so many, on the device until the step
+  Bytes gradients_that_stay() const;
+  void keep_gradient(OpBuilder arrival, const Hook* hook, std::int64_t elements);
+  void keep_last_gradients(OpBuilder reduce);
+  bool has_params_in_files() const;  // in training
+  void add_optimizer_files(HostMemory&host) const, add_param_files(HostMemory&host) const;
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   std::int64_t begin_of(const HookRun& run, const Hook& hook, std::int64_t repeat) const;
@@ -98,7 +110,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void add_bucket(const Bucket& bucket, Messages& out) const;
   void add_from_front(Messages& out) const;
   void add_persistent(Messages& out) const;
-  std::int64_t beside_bucket(std::int64_t copy, std::int64_t part) const;
+  std::int64_t beside_bucket(std::int64_t copy, std::int64_t part, const OnTheWay* = nullptr) const;
   SymBytes reduce_copy(SymInt content) const;
   void size_copies();
   void epilogue();
@@ -125,6 +137,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   std::vector<Placement> placements_;
   std::vector<Bucket> buckets_;  // in the order of their reductions
   std::vector<TensorId> staying_;  // gradients that stay, of this micro-batch
+  std::vector<TensorId> unswapped_;  // parts of them, in the masters' dtype
   bool bucket_set_up_ = false;
   std::int64_t left_in_bucket_ = 0;  // elements of its copy, and of what else is made then
   TensorId bucket_ = kNoTensor, second_bucket_ = kNoTensor;

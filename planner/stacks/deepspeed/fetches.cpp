@@ -8,10 +8,17 @@
 // that is nearer than stage3_max_reuse_distance elements of the trace. Modules without parameters
 // read ahead too. A trace has a use for each module's forward, for its backward where its output
 // takes a gradient, and for what a checkpoint runs again. It begins anew with each micro-batch.
+//
+// A part that has a file (swap_tensor/partitioned_param_swapper.py) is read into a buffer of its
+// own before it is gathered, and has it until the parameter goes. Reading ahead stops at one that
+// is in its file alone; then parts are read along the trace that hold twice as many elements as are
+// under way, or for as many as buffers are left. Who is gathered and finds no buffer ends the
+// training.
 #include "planner/stacks/deepspeed/fetches.h"
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "planner/stacks/deepspeed/trace.h"
@@ -30,6 +37,9 @@ class Coordinator {
   Coordinator(Trace trace, const Engine& engine)
       : t_(std::move(trace)), engine_(engine), next_(t_.uses.size(), kNever) {
     goes_.assign(t_.uses.size(), false);
+    all_buffers_ = buffers_ = engine.options.nvme.param_buffer_count;
+    files_ = std::ranges::any_of(t_.parameters,
+                                 [](const Held& held) { return held.file != InFile::no; });
     std::vector<std::size_t> later(t_.parameters.size(), kNever);
     for (std::size_t use = t_.uses.size(); use-- > 0;)
       next_[use] = std::exchange(later[t_.uses[use]], use);
@@ -39,24 +49,50 @@ class Coordinator {
   // (functools.lru_cache on __params_to_release). The pass that recorded it let go of all: where
   // micro-batches accumulate, the small parameters, which stay from now on, are gathered in it too.
   void run(Messages& out) {
-    for (Held& held : t_.parameters) held.there = false;
+    records_ = true;
+    if (files_) pass();
+    records_ = false;
+    begin(false);
     pass();
-    for (Held& held : t_.parameters)
-      held = {held.elements, held.padded, held.wide, held.persistent, held.persistent};
-    read_ = 0;
-    live_ = 0;
+    begin(true);
     out_ = &out;
     pass();
+  }
+
+  bool has_files() const { return files_; }
+  // What DeepSpeed says where buffers run out; "" where they do not.
+  std::string refused(std::int64_t buffers) {
+    Messages ignored;
+    goes_.assign(t_.uses.size(), false);
+    out_ = nullptr;
+    all_buffers_ = buffers;
+    refused_.clear();
+    begin(false);
+    run(ignored);
+    return refused_;
   }
 
  private:
   static constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
+  void begin(bool persistent_there) {
+    buffers_ = all_buffers_;
+    for (Held& held : t_.parameters) {
+      if (held.file != InFile::no) held.file = InFile::only;
+      held.there = persistent_there && held.persistent;
+      held.under_way = false;
+      held.read_to = -1;
+      held.active = 0;
+    }
+    read_ = 0;
+    live_ = 0;
+  }
+
   void pass() {
     for (std::size_t s = 0; s < t_.steps.size(); ++s) {
       const Step& step = t_.steps[s];
       fetch(step, static_cast<std::int64_t>(s));
-      read_ahead();
+      if (!records_) read_ahead();
       open_.push_back(&step);
       for (; !open_.empty() && open_.back()->last == s; open_.pop_back())
         release(*open_.back(), static_cast<std::int64_t>(s) + 1);
@@ -72,6 +108,9 @@ class Coordinator {
       ++held.active;
     }
     gather(step, false);
+    for (std::size_t use = step.begin; use < step.end; ++use)
+      t_.parameters[t_.uses[use]].under_way = false;
+    if (records_) return;
     for (; not_read > 0 && read_ < t_.uses.size(); --not_read, ++read_)
       t_.parameters[t_.uses[read_]].read_to = t_.step_of[read_];
   }
@@ -82,6 +121,7 @@ class Coordinator {
     if (o.prefetch_bucket_size <= 0) return;
     for (std::int64_t elements = 0; read_ < t_.uses.size() && elements < most; ++read_) {
       Held& held = t_.parameters[t_.uses[read_]];
+      if (held.file == InFile::only) break;
       held.read_to = std::max(held.read_to, t_.step_of[read_]);
       if (held.there) continue;
       held.there = true;
@@ -90,10 +130,62 @@ class Coordinator {
     }
     if (!batch_.empty())
       gather(t_.steps[static_cast<std::size_t>(t_.step_of[batch_.front()])], true);
+    if (files_) read_files_ahead();
+  }
+
+  // __prefetch_nvme_param_partitions. One that is used twice in this stretch would ask for two
+  // buffers, which is refused.
+  void read_files_ahead() {
+    std::int64_t under_way = 0, considered = 0;
+    for (const Held& held : t_.parameters)
+      if (held.under_way) under_way += held.elements;
+    std::vector<Held*> found;
+    for (std::size_t use = read_; use < t_.uses.size(); ++use) {
+      Held& held = t_.parameters[t_.uses[use]];
+      if (considered > 2 * under_way || std::ssize(found) >= buffers_) break;
+      if (held.file == InFile::only) found.push_back(&held);
+      considered += held.elements;
+    }
+    for (Held* held : found) {
+      if (held->file != InFile::only) refuse("a parameter has already been assigned a swap buffer");
+      take_buffer(*held);
+    }
+  }
+
+  void take_buffer(Held& held) {
+    if (held.file == InFile::only) --buffers_;
+    held.file = InFile::coming;
+  }
+  void let_buffer_go(Held& held) {
+    held.file = InFile::only;
+    ++buffers_;
+  }
+  void refuse(const std::string& why) {
+    if (refused_.empty()) refused_ = why;
+  }
+
+  // _ensure_availability_of_partitioned_params, of what stands in batch_.
+  void read_files() {
+    std::int64_t missing = 0;
+    bool coming = false;
+    for (const std::size_t use : batch_) {
+      const InFile file = t_.parameters[t_.uses[use]].file;
+      missing += file == InFile::only;
+      coming = coming || file == InFile::coming;
+    }
+    if (missing == 0 && !coming) return;
+    if (missing > buffers_)
+      refuse("Not enough buffers " + std::to_string(buffers_) + " for swapping " +
+             std::to_string(missing));
+    for (const std::size_t use : batch_)
+      if (Held& held = t_.parameters[t_.uses[use]]; held.file == InFile::only) take_buffer(held);
+    for (Held& held : t_.parameters)
+      if (held.file == InFile::coming) held.file = InFile::buffered;
   }
 
   // What stands in batch_: a message for each dtype. Several are concatenated, and copied apart.
   void gather(const Step& of, bool ahead) {
+    if (files_) read_files();
     for (const bool wide : {false, true}) {
       Message m{.group = engine_.group, .part = of.part, .layer = of.layer};
       m.when = of.when;
@@ -101,7 +193,8 @@ class Coordinator {
       for (const std::size_t use : batch_) {
         Held& held = t_.parameters[t_.uses[use]];
         if (held.wide != wide) continue;
-        held.there = true;
+        held.there = held.under_way = true;
+        if (held.persistent && held.file == InFile::buffered) let_buffer_go(held);
         live_ += held.elements;
         m.array += held.padded;
         ++several;
@@ -134,11 +227,12 @@ class Coordinator {
   }
 
   void release(const Step& step, std::int64_t now) {
-    if (out_ == nullptr) decide(step, now);
+    if (out_ == nullptr && !records_) decide(step, now);
     for (std::size_t use = step.begin; use < step.end; ++use) {
       Held& held = t_.parameters[t_.uses[use]];
-      if (--held.active > 0 || !goes_[use] || !held.there) continue;
+      if (--held.active > 0 || !(goes_[use] || records_) || !held.there) continue;
       held.there = false;
+      if (held.file == InFile::buffered) let_buffer_go(held);
       live_ -= held.elements;
     }
   }
@@ -158,6 +252,10 @@ class Coordinator {
   Trace t_;
   const Engine& engine_;
   Messages* out_ = nullptr;
+  bool files_ = false;  // some parameters have
+  bool records_ = false;  // the trace: the first micro-batch, in which nothing is read ahead
+  std::int64_t all_buffers_ = 0, buffers_ = 0;  // and those that are free
+  std::string refused_;
   std::vector<bool> goes_;  // by use: the parameter, when that is over
   std::vector<std::size_t> next_;  // of a use: the parameter's next one
   std::vector<const Step*> open_;  // that have not ended
@@ -173,6 +271,29 @@ void add_fetches(const ModelParts& parts, const FlatLayout& layout, const Engine
   Messages fetches;
   Coordinator(trace_of(parts, layout, engine, strategy), engine).run(fetches);
   out.insert(out.end(), fetches.begin(), fetches.end());
+}
+
+void refuse_few_buffers(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
+                        const models::Strategy& strategy) {
+  if (!engine.offload.nvme || !engine.offload.params) return;
+  Coordinator coordinator(trace_of(parts, layout, engine, strategy), engine);
+  if (!coordinator.has_files()) return;
+  const std::int64_t count = engine.options.nvme.param_buffer_count;
+  const std::string why = coordinator.refused(count);
+  if (why.empty()) return;
+  constexpr std::int64_t most = 200;
+  std::int64_t other = 1;
+  while (other <= most && !coordinator.refused(other).empty()) ++other;
+  std::string accepted = other <= most ? std::to_string(other) + " are enough" : "";
+  if (!strategy.lora)
+    accepted += (accepted.empty() ? "" : "; ") +
+                ("--offload-param-max-in-cpu " + std::to_string(layout.shards().trained)) +
+                " takes all of them out of their files";
+  fail(ErrorKind::bad_input, "--offload-param-buffer-count " + std::to_string(count) +
+                                 ": with these DeepSpeed's prefetching fails (\"" + why +
+                                 "\"), where every parameter that was read from its file has a "
+                                 "buffer until it is released" +
+                                 (accepted.empty() ? "" : "; " + accepted));
 }
 
 }  // namespace plimsoll::planner::deepspeed

@@ -9,4 +9,8 @@ namespace plimsoll::planner::deepspeed {
 void add_fetches(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
                  const models::Strategy& strategy, Messages& out);
 
+// Throws Error{bad_input} where parameters that are read from files find no buffer.
+void refuse_few_buffers(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
+                        const models::Strategy& strategy);
+
 }  // namespace plimsoll::planner::deepspeed

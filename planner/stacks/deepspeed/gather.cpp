@@ -188,6 +188,8 @@ void EngineWrapper::declare_shards() {
     s_.states.gradients =
         persistent("grad_partitions_flat_buffer", bytes(shards.trained, engine_.accumulation),
                    Category::gradients);
+  else
+    s_.states.gradients = gradients_that_stay();
   bucket_ = b_.tensor_in(kNoGroup, "ipg_bucket", gradients(engine_.options.reduce_bucket_size),
                          Category::communication, Residency::persistent);
 }
@@ -195,7 +197,12 @@ void EngineWrapper::declare_shards() {
 // One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step. They
 // stand here once, for the largest; their work is that of all.
 void EngineWrapper::sub_group_step() {
-  if (engine_.offload.optimizer) return;
+  if (engine_.offload.optimizer) {
+    auto out = b_.op("zero3.swap_out", Phase::optimizer);
+    for (const TensorId gradient : unswapped_) out.release(gradient);
+    unswapped_.clear();
+    return;
+  }
   const FlatLayout::Shards& shards = layout_.shards();
   b_.op("zero.grad_norm", Phase::optimizer).scratch(bytes(shards.largest, DType::fp64));
   norm_work(shards.trained, engine_.accumulation);

@@ -189,6 +189,8 @@ void EngineWrapper::fill_buckets() {
   bool owned = false;  // a parameter of this rank's partition has been reduced
   // Stage 3 copies whatever is not one parameter that divides evenly (reduce_scatter_coalesced).
   std::int64_t held = 0, part = 0;  // parameters; the largest of which this rank owns so many
+  OnTheWay way(engine_.model, engine_.state);
+  std::vector<Hook*> in_bucket;
   const auto copies = [&] {
     if (engine_.stage == 3) return held > 1 || content % engine_.ranks != 0;
     return !together.one_owner();
@@ -200,7 +202,8 @@ void EngineWrapper::fill_buckets() {
     for (std::int64_t i = 0; i < run.repeats; ++i) {
       for (Hook& hook : run.hooks) {
         if (content + hook.elements > size && content > 0) {
-          if (const std::int64_t copy = beside_bucket(copies() ? content : 0, part); copy > 0) {
+          if (const std::int64_t copy = beside_bucket(copies() ? content : 0, part, &way);
+              copy > 0) {
             if (hook.first < 0) hook.first = i;
             placements_.push_back({static_cast<std::size_t>(&run - hook_runs_.data()),
                                    static_cast<std::size_t>(&hook - run.hooks.data()), i, copy});
@@ -208,6 +211,8 @@ void EngineWrapper::fill_buckets() {
           owned = owned || together.owns_some();
           buckets_.push_back({run.part, content, std::exchange(padded, 0)});
           content = held = part = 0;
+          way.clear();
+          in_bucket.clear();
           together.clear();
         }
         if (i == 0) hook.owned = owned;
@@ -219,13 +224,17 @@ void EngineWrapper::fill_buckets() {
         const std::int64_t inside = engine_.stage == 3 ? ceil_divide(hook.elements, engine_.ranks)
                                                        : together.inside(begins, hook.elements);
         part = std::max(part, inside);
+        way.add(inside);
+        in_bucket.push_back(&hook);
       }
       // Allocated in the middle of a run: from its first layer on.
       if (owned && i > 0 && !run.hooks.front().owned)
         for (Hook& hook : run.hooks) hook.owned = true;
     }
   if (content > 0) buckets_.push_back({Message::Part::front, content, padded});
-  left_in_bucket_ = beside_bucket(content > 0 && copies() ? content : 0, part);
+  left_in_bucket_ = beside_bucket(content > 0 && copies() ? content : 0, part, &way);
+  for (HookRun& run : hook_runs_)
+    for (Hook& hook : run.hooks) hook.last = std::ranges::count(in_bucket, &hook) == run.repeats;
 }
 
 }  // namespace plimsoll::planner::deepspeed

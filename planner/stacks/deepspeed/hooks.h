@@ -21,6 +21,7 @@ struct Hook {
   // there.
   std::int64_t first = -1;
   bool owned = false;
+  bool last = false;  // reduced with what is left when the backward has ended, in every repeat
   // When it is written; elements of the copy.
   TensorId copy = kNoTensor, gradient = kNoTensor;
   SymInt content = 0;

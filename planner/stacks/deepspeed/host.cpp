@@ -23,8 +23,11 @@ void EngineWrapper::declare_transfer() {
 // the norm is taken of (behind it the cast to the masters' dtype). Stages 1 and 2 have let the
 // bucket's copy go by then. Stage 3 reads the parts back from their place on the host, and its norm
 // takes 250 million elements at a time (_constant_buffered_norm2).
-std::int64_t EngineWrapper::beside_bucket(std::int64_t copy, std::int64_t part) const {
+std::int64_t EngineWrapper::beside_bucket(std::int64_t copy, std::int64_t part,
+                                          const OnTheWay* way) const {
   if (!engine_.offload.optimizer || part <= 0) return copy;
+  if (optimizer_in_files() && way != nullptr && s_.last_micro())
+    return copy + way->most() - way->staying();
   constexpr std::int64_t norm_at_a_time = 250'000'000;
   const std::int64_t wide = bits(DType::fp64) / bits(engine_.model);
   if (engine_.stage < 3) return std::max(copy, s_.last_micro() ? part * wide : 0);
@@ -46,17 +49,26 @@ HostMemory EngineWrapper::host() const {
   if (engine_.offload.params) {
     // In the dtype of the first parameter that is trained.
     const DType trained = strategy_.lora ? strategy_.lora->dtype : engine_.model;
-    host.add(of(shards.trained, trained), pinned);
+    const bool nvme = engine_.offload.nvme;
+    const std::int64_t here =
+        nvme ? std::min(shards.trained, engine_.options.nvme.max_in_cpu) : shards.trained;
+    host.add(of(here, trained), pinned);
     for (const FlatLayout::Part& part : shards.parts)  // before they were moved there
       for (std::int64_t i = 0; i < part.count; ++i)
-        host.add(of(part.elements, part.adapter ? strategy_.lora->dtype : engine_.model), pinned);
+        if (!nvme || !goes_to_file(part.elements, engine_.model))
+          host.add(of(part.elements, part.adapter ? strategy_.lora->dtype : engine_.model), pinned);
+    if (nvme) add_param_files(host);
   }
   if (!engine_.offload.optimizer) return host;
   if (engine_.stage == 3) {
     host.add(of(shards.trained, engine_.accumulation), pinned);
-    for (const std::int64_t group : shards.sub_groups) host.add(of(group, engine_.state), pinned);
-    host.page(of(shards.trained, engine_.state));  // masters
-    moments(shards.trained);
+    if (engine_.offload.nvme) add_optimizer_files(host);
+    for (const std::int64_t group : shards.sub_groups) {
+      if (engine_.offload.nvme && goes_to_file(group, engine_.state)) continue;
+      host.add(of(group, engine_.state), pinned);
+      host.page(of(group, engine_.state));  // masters
+      moments(group);
+    }
     return host;
   }
   host.add(of(layout_.partition(), engine_.state), pinned);  // masters

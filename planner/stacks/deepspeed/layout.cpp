@@ -2,10 +2,15 @@
 
 #include <algorithm>
 
+#include "planner/stacks/deepspeed/nvme.h"
+
 namespace plimsoll::planner::deepspeed {
 
 FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
-    : options_(engine.options), stage3_(engine.stage == 3), ranks_(engine.ranks) {
+    : options_(engine.options),
+      stage3_(engine.stage == 3),
+      ranks_(engine.ranks),
+      model_(engine.model) {
   blocks_.reserve(parts.runs.size() + 2);
   // A table that is tied to the head is registered as the embedding's.
   const std::int64_t table =
@@ -56,11 +61,17 @@ void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t coun
   for (std::int64_t i = 0; stage3_ && i < count; ++i)
     for (const std::int64_t elements : block.parameters) {
       sub_group_ += ceil_divide(elements, ranks_);
-      shards_.sub_group = std::max(shards_.sub_group, sub_group_);
+      sub_group_uncut_ += in_file(elements, model_);
+      if (sub_group_ > shards_.sub_group) {
+        shards_.sub_group = sub_group_;
+        shards_.sub_group_uncut = sub_group_uncut_;
+      }
       if (shards_.sub_groups.empty() || starts_sub_group_) shards_.sub_groups.push_back(0);
       shards_.sub_groups.back() = sub_group_;
       starts_sub_group_ = sub_group_ >= options_.sub_group_size;
-      if (starts_sub_group_) sub_group_ = 0;
+      if (!starts_sub_group_) continue;
+      sub_group_ = 0;
+      sub_group_uncut_ = Bytes(0);
     }
   total_ += checked_multiply(block.elements, count);
   count_ += static_cast<std::int64_t>(block.parameters.size()) * count;

@@ -33,6 +33,7 @@ class FlatLayout {
     // Of `all` and of persistent(): LoRA's, which keep the dtype that PEFT gave them.
     std::int64_t adapters = 0, persistent_adapters = 0;
     std::vector<std::int64_t> sub_groups;  // of the step
+    Bytes sub_group_uncut;  // of the largest, all ranks', each parameter as in a file
     std::vector<Part> parts;
   };
   const Shards& shards() const { return shards_; }
@@ -99,6 +100,8 @@ class FlatLayout {
   bool stage3_, starts_sub_group_ = false;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
   std::int64_t count_ = 0;  // of parameters
+  DType model_;
+  Bytes sub_group_uncut_;
 };
 
 // Parameters that are reduced together, for one rank.

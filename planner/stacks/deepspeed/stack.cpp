@@ -3,6 +3,7 @@
 #include <set>
 
 #include "planner/stacks/deepspeed/engine_wrapper.h"
+#include "planner/stacks/deepspeed/fetches.h"
 #include "planner/stacks/deepspeed/trace.h"
 #include "planner/stacks/pytorch/stack.h"
 
@@ -47,11 +48,15 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
         "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py");
   say("optimizer wrapper", name_of(engine.wrapper),
       "deepspeed 0.19.8, runtime/engine.py, _do_optimizer_sanity_check");
-  if (engine.offload.optimizer)
+  if (engine.offload.nvme)
+    say("files",
+        "through buffers that mlock pins; aio as DeepSpeed has it, no pipelines, no fast_init",
+        "deepspeed 0.19.8, runtime/swap_tensor; tests/golden/deepspeed_nvme.json");
+  if (engine.offload.optimizer && !engine.offload.nvme)
     say("optimizer on the host",
         "masters, gradients and states; DeepSpeedCPUAdam; its temporaries are not counted",
         "deepspeed 0.19.8, offload_optimizer; tests/golden/deepspeed_offload.json");
-  if (engine.offload.params)
+  if (engine.offload.params && !engine.offload.nvme)
     say("parameters on the host",
         "a rank's parts, twice: as they were built, and in one flat buffer",
         "deepspeed 0.19.8, offload_param; tests/golden/deepspeed_offload.json");
@@ -232,6 +237,11 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
   step.rank = engine.rank;
   step.caching_allocator = true;
   if (!step.program_only) add_assumptions(engine, s, step.assumptions);
+  if (engine.offload.nvme) {
+    const FlatLayout layout(parts, engine);
+    refuse_buffers(layout, engine);
+    refuse_few_buffers(parts, layout, engine, s);
+  }
   const bool splits =
       (engine.stage == 2 ||
        (engine.stage == 1 &&

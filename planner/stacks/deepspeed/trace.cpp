@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "models/decisions/layer.h"
+#include "planner/stacks/deepspeed/nvme.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -135,6 +136,7 @@ class Tracer {
     front();
     layers(first);
     tail(When::forward);
+    put_in_files();
     const std::size_t behind = trace_.steps.size();
     const std::size_t model_backward = containers(When::backward);
     tail(When::backward);
@@ -148,6 +150,23 @@ class Tracer {
   }
 
  private:
+  // Of those whose parts are files, the trained ones leave them for good while max_in_cpu holds
+  // their sub-group and all before it (nvme.cpp).
+  void put_in_files() {
+    if (!engine_.offload.nvme || !engine_.offload.params) return;
+    const FlatLayout::Shards& shards = layout_.shards();
+    const std::int64_t in_cpu = std::min(shards.trained, engine_.options.nvme.max_in_cpu);
+    std::size_t group = 0;
+    std::int64_t end = shards.sub_groups.front(), at = 0;
+    for (Held& held : trace_.parameters) {
+      const std::int64_t part = ceil_divide(held.elements, engine_.ranks);
+      if (held.trained && at >= end) end += shards.sub_groups[++group];
+      if (held.trained) at += part;
+      if (goes_to_file(part, engine_.model) && !(held.trained && end <= in_cpu))
+        held.file = InFile::only;
+    }
+  }
+
   void hold(const FlatLayout::Block& block, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i)
       for (std::size_t p = 0; p < block.all.size(); ++p) {
@@ -159,6 +178,7 @@ class Tracer {
                                      .padded = storage(padded, own),
                                      .wide = own != engine_.model,
                                      .persistent = block.persistent[p],
+                                     .trained = parameter.trainable,
                                      .there = block.persistent[p]});
       }
   }

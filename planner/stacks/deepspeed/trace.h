@@ -19,12 +19,19 @@ struct TraceStep {
   Message::When when = Message::When::forward;
 };
 
+// Where a rank's part of a parameter is that has a file (nvme.h): there alone, on the way to a
+// buffer, or in it.
+enum class InFile { no, only, coming, buffered };
+
 // A parameter, and how it is while the trace is run.
 struct Held {
   std::int64_t elements = 0;
   Bytes padded;  // all ranks' parts, as they are stored
   bool wide = false;  // in another dtype than the model's
-  bool persistent = false, there = false;
+  bool persistent = false, trained = true;
+  bool there = false;
+  InFile file = InFile::no;
+  bool under_way = false;  // gathered ahead, and no module has waited for it
   std::int64_t read_to = -1;  // the step of the last use that the queue has passed
   int active = 0;  // modules that have begun and not ended
 };

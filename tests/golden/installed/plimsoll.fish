@@ -100,6 +100,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l train -d 'exception
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-optimizer-buffer-count -d 'deepspeed, nvme: offload_optimizer.buffer_count (4)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-param-buffer-count -d 'deepspeed, nvme: offload_param.buffer_count (5)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l mode -d 'train, inference (train)' -x -a 'train inference'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
@@ -250,6 +254,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l train -d 'exc
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-optimizer-buffer-count -d 'deepspeed, nvme: offload_optimizer.buffer_count (4)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-param-buffer-count -d 'deepspeed, nvme: offload_param.buffer_count (5)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l mode -d 'train, inference (train)' -x -a 'train inference'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
@@ -375,6 +383,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l train -d 'exception
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-optimizer-buffer-count -d 'deepspeed, nvme: offload_optimizer.buffer_count (4)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-param-buffer-count -d 'deepspeed, nvme: offload_param.buffer_count (5)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l mode -d 'train, inference (train)' -x -a 'train inference'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
@@ -535,6 +547,10 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l train -d 'exception
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-to -d 'cpu, nvme, managed (cpu)' -x -a 'cpu nvme managed'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-pin -d 'pin_memory of what is on the host (yes)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-optimizer-buffer-count -d 'deepspeed, nvme: offload_optimizer.buffer_count (4)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-param-buffer-count -d 'deepspeed, nvme: offload_param.buffer_count (5)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l mode -d 'train, inference (train)' -x -a 'train inference'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device-map -d 'of --phase load, nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'

@@ -124,6 +124,10 @@ _plimsoll() {
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
+        '--offload-optimizer-buffer-count=[deepspeed, nvme\: offload_optimizer.buffer_count (4)]:N:' \
+        '--offload-param-buffer-count=[deepspeed, nvme\: offload_param.buffer_count (5)]:N:' \
+        '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
+        '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
         '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
@@ -286,6 +290,10 @@ _plimsoll() {
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
+        '--offload-optimizer-buffer-count=[deepspeed, nvme\: offload_optimizer.buffer_count (4)]:N:' \
+        '--offload-param-buffer-count=[deepspeed, nvme\: offload_param.buffer_count (5)]:N:' \
+        '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
+        '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
         '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
@@ -412,6 +420,10 @@ _plimsoll() {
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
+        '--offload-optimizer-buffer-count=[deepspeed, nvme\: offload_optimizer.buffer_count (4)]:N:' \
+        '--offload-param-buffer-count=[deepspeed, nvme\: offload_param.buffer_count (5)]:N:' \
+        '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
+        '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
         '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
@@ -580,6 +592,10 @@ _plimsoll() {
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
         '--offload-to=[cpu, nvme, managed (cpu)]:NAME:(cpu nvme managed)' \
         '--offload-pin=[pin_memory of what is on the host (yes)]:YES|NO:(yes no)' \
+        '--offload-optimizer-buffer-count=[deepspeed, nvme\: offload_optimizer.buffer_count (4)]:N:' \
+        '--offload-param-buffer-count=[deepspeed, nvme\: offload_param.buffer_count (5)]:N:' \
+        '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
+        '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
         '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
