@@ -77,10 +77,10 @@ TEST_CASE("a name that is nearly one of the accepted ones is suggested") {
   CHECK(choice<models::Precision>("precision", "bf16-mixed") == models::Precision::bf16_mixed);
   CHECK(refusal([] { return choice<models::Attention>("attention", "flsh"); }) ==
         "--attention flsh: did you mean 'flash'? (one of flash, eager, math, flash-1, flash-2, "
-        "flash-3, cudnn, efficient, flex)");
+        "flash-3, cudnn, efficient, flex, xformers)");
   CHECK(refusal([] { return choice<models::Attention>("attention", "zzz"); }) ==
         "--attention zzz: must be one of flash, eager, math, flash-1, flash-2, flash-3, cudnn, "
-        "efficient, flex");
+        "efficient, flex, xformers");
 }
 
 TEST_CASE("recomputation every K layers needs a K") {
