@@ -52,14 +52,15 @@ PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py", "data_para
          "flash_3_package.py": "torch_measure.py", "flex_attention.py": "torch_measure.py",
          "adapters.py": "torch_measure.py", "device_rates.py": "device_overheads.py", "dry_host.py": "dry_runs.py",
          "kept_ops.py": "torch_measure.py", "routing.py": "torch_measure.py", "liger.py": "dry_runs.py",
-         "float8.py": "torch_measure.py", "activations.py": "torch_measure.py", "fsdp1.py": "torch_measure.py",
-         "awq_base.py": "torch_measure.py", "bare_packages.py": "torch_measure.py",
-         "fms_gptq.py": "torch_measure.py", "fms_kernels.py": "torch_measure.py",
-         "numerics_models.py": "numerics_goldens.py", "packed_base.py": "torch_measure.py",
-         "sdpa_kernels.py": "torch_measure.py", "optimizers.py": "torch_measure.py",
-         "torchtitan_code.py": "torch_measure.py", "torchtune_code.py": "torch_measure.py",
-         "litgpt_code.py": "torch_measure.py", "other_code.py": "torch_measure.py",
-         "unsloth_kernels.py": "torch_measure.py", "xformers_package.py": "torch_measure.py"}
+         "nvme_files.py": "deepspeed_measure.py", "float8.py": "torch_measure.py",
+         "activations.py": "torch_measure.py", "fsdp1.py": "torch_measure.py", "awq_base.py": "torch_measure.py",
+         "bare_packages.py": "torch_measure.py", "fms_gptq.py": "torch_measure.py",
+         "fms_kernels.py": "torch_measure.py", "numerics_models.py": "numerics_goldens.py",
+         "packed_base.py": "torch_measure.py", "sdpa_kernels.py": "torch_measure.py",
+         "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
+         "torchtune_code.py": "torch_measure.py", "litgpt_code.py": "torch_measure.py",
+         "other_code.py": "torch_measure.py", "unsloth_kernels.py": "torch_measure.py",
+         "xformers_package.py": "torch_measure.py"}
 
 
 def missing(program):
@@ -213,8 +214,7 @@ class EveryTool(unittest.TestCase):
 
     @needs("dry_runs.py")
     def test_dry_runs_with_parameters_on_the_host(self):
-        self.assert_dry_runs("dry_runs_offload_cases.json", "tiny-fsdp2-accum",
-                             "dry_runs_offload.json")
+        self.assert_dry_runs("dry_runs_offload_cases.json", "tiny-fsdp2-accum", "dry_runs_offload.json")
 
     @unittest.skipUnless(importlib.util.find_spec("torchao"), "no torchao here")
     @needs("dry_runs.py")
