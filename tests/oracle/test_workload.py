@@ -19,7 +19,12 @@ class Normalised(unittest.TestCase):
         float8 = {"fp8_recipe", "fp8_all_gather"}
         self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS) - float8 - {"rows", "data_parallel"})
         padded = tm.normalised(workload(strategy={"rows": "padded", "precision": "fp8-mixed"}))
-        self.assertEqual(set(padded["strategy"]), set(tm.STRATEGY_DEFAULTS))
+        self.assertEqual(set(padded["strategy"]), set(tm.STRATEGY_DEFAULTS) - {"data_parallel"})
+        threads = {"data_parallel": "dp", "world_size": 2, "precision": "bf16"}
+        self.assertEqual(tm.normalised(workload(strategy=threads))["strategy"]["data_parallel"], "dp")
+        for wrong in ({"world_size": 1}, {"zero": 1}, {"precision": "bf16-mixed"}, {"data_parallel": "ddp"}):
+            with self.assertRaises(tm.BadInput):
+                tm.normalised(workload(strategy={**threads, **wrong}))
         self.assertEqual(found["batch"], {"seq_len": 4096, "micro_batch": 1, "grad_accum": 1})
 
     def test_weights_follow_the_precision_unless_said_otherwise(self):
