@@ -60,17 +60,15 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"stack", "NAME", "Stack", "plimsoll, pytorch, deepspeed, megatron (pytorch)"}
-        .at("stack/name")
+        .of_step_at("stack/name")
         .one_of(kNamesOf<Stack>, 3,
                 "this stack is not modelled yet (pytorch, deepspeed and plimsoll are)")
         .fixing("stack")
-        .written_anew()
-        .of_a_step(),
+        .written_anew(),
     Option{"device", "NAME", "Stack", "cuda, cpu (cuda; cpu only with plimsoll)"}
-        .at("stack/device")
+        .of_step_at("stack/device")
         .one_of(kNamesOf<Device>)
-        .fixing("stack")
-        .of_a_step(),
+        .fixing("stack"),
     Option{"compile", "[REGION]", "Stack",
            "torch.compile of each block, or of the model (no; alone: block)"}
         .of_step_at("stack/compile")
@@ -161,9 +159,8 @@ constexpr Option kPlanOptions[] = {
     of_a_step("deterministic", "", "Data parallel",
               "plimsoll: all stages reduce at the same moments", "strategy/deterministic"),
     Option{"exchange", "NAME", "Data parallel", "plimsoll: nccl (GPUs), mpi or threads (the host)"}
-        .at("stack/exchange")
-        .one_of(kNamesOf<Exchange>)
-        .of_a_step(),
+        .of_step_at("stack/exchange")
+        .one_of(kNamesOf<Exchange>),
 
     Option{"tp", "N", "Model parallel", "tensor parallel ranks, of torchtitan (1)"}
         .of_step_at("strategy/tp")
@@ -208,17 +205,14 @@ constexpr Option kPlanOptions[] = {
         .of_step_at("strategy/param_dtype")
         .fixing("precision", "param-dtype", "stack"),
     Option{"grad-dtype", "DTYPE", "Precision", "of reduced gradients (the stack's)"}
-        .at("strategy/grad_dtype")
-        .fixing("zero", "stack", "precision")
-        .of_a_step(),
+        .of_step_at("strategy/grad_dtype")
+        .fixing("zero", "stack", "precision"),
     Option{"master-weights", "YES|NO", "Precision", "fp32 masters beside 16-bit weights"}
-        .at("strategy/master_weights")
-        .fixing("precision")
-        .of_a_step(),
+        .of_step_at("strategy/master_weights")
+        .fixing("precision"),
     Option{"fsdp-upcast", "YES|NO", "Precision", "Accelerate's fp32 storage under FSDP (yes)"}
-        .at("strategy/fsdp_upcast")
-        .fixing("zero", "stack", "precision")
-        .of_a_step(),
+        .of_step_at("strategy/fsdp_upcast")
+        .fixing("zero", "stack", "precision"),
 
     Option{"optimizer", "NAME", "Optimizer",
            "adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, "
@@ -227,43 +221,36 @@ constexpr Option kPlanOptions[] = {
            "torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, "
            "schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, "
            "adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)"}
-        .at("strategy/optimizer")
-        .fixing("optimizer")
-        .of_a_step(),
+        .of_step_at("strategy/optimizer")
+        .fixing("optimizer"),
     Option{"optimizer-impl", "KIND", "Optimizer", "foreach, fused, for-loop (the stack's)"}
-        .at("stack/optimizer_impl")
+        .of_step_at("stack/optimizer_impl")
         .one_of(kNamesOf<OptimizerImpl>)
         .fixing("optimizer-impl")
-        .written_anew()
-        .of_a_step(),
+        .written_anew(),
     of_a_step("galore-rank", "N", "Optimizer", "of the projected gradients (128)",
               "strategy/galore_rank"),
     of_a_step("optimizer-in-backward", "", "Optimizer", "step each parameter as its gradient comes",
               "strategy/optimizer_in_backward"),
 
     Option{"seq-len", "N", "Batch", "tokens (4096, at most what the model takes)"}
-        .at("batch/seq_len")
-        .written_anew()
-        .of_a_step(),
+        .of_step_at("batch/seq_len")
+        .written_anew(),
     Option{"micro-batch", "N", "Batch", "sequences per GPU and micro-step (1)"}
-        .at("batch/micro_batch")
+        .of_step_at("batch/micro_batch")
         .fixing("micro-batch")
-        .written_anew()
-        .of_a_step(),
+        .written_anew(),
     Option{"grad-accum", "N", "Batch", "micro-steps per step (1)"}
-        .at("batch/grad_accum")
-        .written_anew()
-        .of_a_step(),
+        .of_step_at("batch/grad_accum")
+        .written_anew(),
     Option{"global-batch", "N", "Batch", "sequences per step of all GPUs, instead of --grad-accum"}
-        .at("batch/grad_accum")
-        .written_anew()
-        .of_a_step(),
+        .of_step_at("batch/grad_accum")
+        .written_anew(),
 
     Option{"padding-mask", "YES|NO", "Batch",
            "rows hold padding, which an attention mask says (no)"}
-        .at("strategy/rows")
-        .fixing("stack")
-        .of_a_step(),
+        .of_step_at("strategy/rows")
+        .fixing("stack"),
     Option{
         "data", "FILE", "Batch",
         "lengths: JSONL with input_ids, length or num_tokens, or CSV of length,count; planned is "
@@ -273,10 +260,9 @@ constexpr Option kPlanOptions[] = {
     Option{"padding", "KIND", "Batch",
            "none; free: a micro-batch's samples in one row, told apart by position_ids; of --data "
            "longest, max, free (none; longest)"}
-        .at("strategy/rows")
+        .of_step_at("strategy/rows")
         .one_of(kPadding, 4, "")
-        .fixing("stack")
-        .of_a_step(),
+        .fixing("stack"),
     Option{"packing", "KIND", "Batch", "of --data: no, wrapped, bfd, as TRL packs (no)"}
         .one_of(kPacking, 3, "")
         .of_a_step(),
@@ -286,37 +272,32 @@ constexpr Option kPlanOptions[] = {
     Option{"recompute", "KIND", "Activations",
            "none, selective (core_attn), full, sqrt, every:K (uniform:K), ops:NAME+NAME, fit, "
            "budget:SIZE (none)"}
-        .at("strategy/recompute")
+        .of_step_at("strategy/recompute")
         .fixing("recompute")
-        .written_anew()
-        .of_a_step(),
+        .written_anew(),
     of_a_step("use-reentrant", "YES|NO", "Activations",
               "of checkpoints (no; FSDP1's old releases: yes)", "stack/use_reentrant"),
     Option{"attention", "KIND", "Activations",
            "flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, "
            "xformers (of Unsloth), eager, math"}
-        .at("strategy/attention")
+        .of_step_at("strategy/attention")
         .one_of(kNamesOf<Attention>)
         .fixing("attention")
-        .written_anew()
-        .of_a_step(),
+        .written_anew(),
     Option{"loss", "KIND", "Activations", "full, chunked, fused (full; fused with liger)"}
-        .at("strategy/loss")
+        .of_step_at("strategy/loss")
         .one_of(kNamesOf<Loss>)
         .fixing("loss")
-        .written_anew()
-        .of_a_step(),
+        .written_anew(),
 
     Option{"adapter", "KIND", "Adapters",
            "lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)"}
-        .at("strategy/lora/kind")
+        .of_step_at("strategy/lora/kind")
         .one_of(kNamesOf<AdapterKind>)
-        .fixing("adapters")
-        .of_a_step(),
+        .fixing("adapters"),
     Option{"lora-rank", "R", "Adapters", "train adapters of this rank, freeze the rest"}
-        .at("strategy/lora/rank")
-        .fixing("adapters")
-        .of_a_step(),
+        .of_step_at("strategy/lora/rank")
+        .fixing("adapters"),
     of_adapters("adapters", "N", "LoRA: how many are loaded; one is trained (1)",
                 "strategy/lora/adapters"),
     of_adapters("lora-alpha", "A", "(16)", "strategy/lora/alpha"),
@@ -366,9 +347,8 @@ constexpr Option kPlanOptions[] = {
         .of_step_at("strategy/offload")
         .fixing("offload"),
     Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
-        .at("strategy/offload_to")
-        .one_of(kOffloadTo, 2, "unified memory is not modelled yet (cpu and nvme are)")
-        .of_a_step(),
+        .of_step_at("strategy/offload_to")
+        .one_of(kOffloadTo, 2, "unified memory is not modelled yet (cpu and nvme are)"),
     of_a_step("offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)",
               "strategy/offload_pin"),
     of_a_step("offload-optimizer-buffer-count", "N", "Offload",

@@ -37,6 +37,7 @@ bool fits_barely(const Plan& plan) {
 std::string per_gpu(const Plan& plan) {
   if (plan.strategy.device == models::Device::cpu)
     return plan.strategy.gpus == 1 ? "on this host" : "by each rank";
+  if (plan.strategy.data.kind == models::DataParallelKind::dp) return "on the first GPU";
   return plan.strategy.gpus == 1 ? "on one GPU" : "on each GPU";
 }
 

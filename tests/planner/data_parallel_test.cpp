@@ -2,11 +2,15 @@
 // process's GPUs (tools/oracle/dry_runs.py). Op by op they are PyTorch's in the traces (*-dp-*).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "models/gpu_catalog.h"
+#include "models/model_catalog.h"
 #include "models/model_reader.h"
 #include "planner/model_parts.h"
+#include "planner/plan.h"
 #include "planner/program/messages.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/dry_run_checks.h"
@@ -65,6 +69,47 @@ TEST_CASE("parameters are sent and reduced in flat tensors of 10 MiB, in every m
   CHECK(sizes(planner::Message::Kind::reduce) ==
         std::vector<std::int64_t>{2 * matrix, 2 * matrix, 2 * matrix, 2 * matrix + 3 * norm});
   for (const planner::Message& m : messages) CHECK(m.micros == planner::Message::Micros::each);
+}
+
+// GPT-2 in fp32: 50,257 words. The others' logits are there in the forward alone; between steps
+// the first GPU has what one GPU has.
+TEST_CASE("the first GPU has everybody's batch and logits, and a launcher's processes do not") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  planner::Question question;
+  question.model = &model;
+  question.batch = {.seq_len = 1024};
+  question.strategy.precision = models::Precision::fp32;
+  question.cluster.gpu = models::find_gpu("a100-80gb");
+  const reports::Plan alone = planner::plan(question);
+  question.strategy.gpus = 4;
+  question.strategy.data.kind = models::DataParallelKind::dp;
+  const reports::Plan plan = planner::plan(question);
+  CHECK(plan.states.optimizer == alone.states.optimizer);
+  const std::int64_t ids = 3 * 8 * 1024;  // input_ids, labels and a mask, of three more rows each
+  CHECK((plan.resident - alone.resident).value() >= 3 * ids);
+  CHECK((plan.resident - alone.resident).value() < 3 * ids + (4 << 20));  // and blocks not split
+  const auto logits = static_cast<std::size_t>(models::Category::logits);
+  CHECK(plan.peak_place.where == "data_parallel.gather");
+  // Its own, log_softmax's, and four rows together.
+  CHECK(plan.at_peak[logits] == Bytes(std::int64_t{4} * 1024 * 50257 * (1 + 1 + 4)));
+  CHECK(plan.ranks.size() == 1);
+  CHECK(plan.ranks.front().count == 1);
+  CHECK_FALSE(plan.time.step_seconds.has_value());
+
+  question.cluster.memory = plan.device - 64_MiB;
+  const reports::Plan fails = planner::plan(question);
+  REQUIRE(!fails.fits);
+  const auto offers = [&](const std::string& option) {
+    return std::ranges::any_of(fails.remedies,
+                               [&](const reports::Remedy& r) { return r.option == option; });
+  };
+  CHECK(offers("--data-parallel ddp"));
+  CHECK(offers("--data-parallel ddp --zero 3"));
+  CHECK_FALSE(offers("--zero 3"));
+
+  question.strategy.stack = models::Stack::deepspeed;
+  CHECK_THROWS_WITH(planner::plan(question),
+                    "--data-parallel dp: torch.nn.DataParallel is --stack pytorch");
 }
 
 TEST_CASE("torch.nn.DataParallel is planned in one dtype, of whole models, in one node") {

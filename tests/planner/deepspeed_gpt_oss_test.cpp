@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "planner/memory/reserved.h"
 #include "tests/planner/deepspeed_run.h"
 
 using namespace plimsoll;
@@ -23,21 +22,16 @@ TEST_CASE("GPT-OSS peaks as in the real engine, at each stage") {
     const std::string name = run["case"];
     CAPTURE(name);
     const tests::Planned planned = tests::plan_run(run);
-    const auto error = [&](Bytes bytes, const char* key) {
-      return bytes.real() / run[key].get<double>() - 1;
-    };
-    const double reserved =
-        error(planner::replay(planned.program, planned.timeline, {}, planned.start).reserved,
-              "reserved_bytes");
-    const double peak = error(planned.peak.bytes, "peak_bytes");
+    const tests::RunErrors error = tests::errors_of(run, planned);
     const bool shards = run["workload"]["strategy"]["zero"] == 3;
     // At stage 3 one stacked weight of 20B (0.53 GB) is planned at the peak that the engine has let
     // go of, and 1 MiB to 3 MB of the tiny ones is missing: not understood.
-    CHECK(std::abs(peak) <= (shards ? 0.007 : 1e-7));
-    CHECK(std::abs(error(planned.peak.resident, "resident_bytes")) <= (shards ? 0.002 : 1e-6));
-    CHECK(std::abs(reserved) <= 0.1);
+    CHECK(std::abs(error.peak) <= (shards ? 0.007 : 1e-7));
+    CHECK(std::abs(error.resident) <= (shards ? 0.002 : 1e-6));
+    CHECK(std::abs(error.reserved) <= 0.1);
     exact += std::abs(planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()) <= 16;
-    MESSAGE(name << ": peak " << 100 * peak << " %, reserved " << 100 * reserved << " %");
+    MESSAGE(name << ": peak " << 100 * error.peak << " %, reserved " << 100 * error.reserved
+                 << " %");
   }
   CHECK(exact == 8);  // stages 0 to 2
 }

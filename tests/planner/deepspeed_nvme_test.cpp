@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "planner/memory/reserved.h"
 #include "tests/planner/deepspeed_run.h"
 
 using namespace plimsoll;
@@ -37,20 +36,9 @@ std::string said(const json& run) {
   return id == std::string::npos ? text : "already been assigned";
 }
 
-struct Most {
-  double peak = 0, resident = 0, reserved = 0;
-};
-
-void check_run(const json& run, Most& most, std::size_t& exact) {
+void check_run(const json& run, tests::RunErrors& most, std::size_t& exact) {
   const tests::Planned planned = tests::plan_run(run);
-  const auto error = [&](Bytes bytes, const char* key) {
-    return bytes.real() / run[key].get<double>() - 1;
-  };
-  const double peak = error(planned.peak.bytes, "peak_bytes");
-  const double resident = error(planned.peak.resident, "resident_bytes");
-  const double reserved =
-      error(planner::replay(planned.program, planned.timeline, {}, planned.start).reserved,
-            "reserved_bytes");
+  const tests::RunErrors error = tests::errors_of(run, planned);
   const json& host = run["host"];
   // Numbers that PyTorch itself pins for a moment: a byte to 13.
   const std::int64_t pinned =
@@ -60,11 +48,11 @@ void check_run(const json& run, Most& most, std::size_t& exact) {
   CHECK(planned.host.pageable.value() == host["pageable_bytes"]);
   CHECK(planned.host.nvme.value() == host["nvme_bytes"]);
   MESSAGE(run["case"].get<std::string>()
-          << ": peak " << 100 * peak << " %, reserved " << 100 * reserved << " %");
-  most.peak = std::max(most.peak, std::abs(peak));
-  most.resident = std::max(most.resident, std::abs(resident));
-  most.reserved = std::max(most.reserved, std::abs(reserved));
-  exact += std::abs(peak) <= 0.001;
+          << ": peak " << 100 * error.peak << " %, reserved " << 100 * error.reserved << " %");
+  most.peak = std::max(most.peak, std::abs(error.peak));
+  most.resident = std::max(most.resident, std::abs(error.resident));
+  most.reserved = std::max(most.reserved, std::abs(error.reserved));
+  exact += std::abs(error.peak) <= 0.001;
 }
 
 struct Expected {
@@ -74,7 +62,7 @@ struct Expected {
 
 void check_file(const std::string& file, const Expected& expected) {
   const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
-  Most most;
+  tests::RunErrors most;
   std::size_t exact = 0, refused = 0, planned = 0;
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];

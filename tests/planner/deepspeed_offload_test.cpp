@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "planner/memory/reserved.h"
 #include "tests/planner/deepspeed_run.h"
 
 using namespace plimsoll;
@@ -23,14 +22,7 @@ TEST_CASE("ZeRO-Offload is what the real engine allocates, on the device and on 
     const std::string name = run["case"];
     CAPTURE(name);
     const tests::Planned planned = tests::plan_run(run);
-    const auto error = [&](Bytes bytes, const char* key) {
-      return bytes.real() / run[key].get<double>() - 1;
-    };
-    const double peak = error(planned.peak.bytes, "peak_bytes");
-    const double resident = error(planned.peak.resident, "resident_bytes");
-    const double reserved =
-        error(planner::replay(planned.program, planned.timeline, {}, planned.start).reserved,
-              "reserved_bytes");
+    const auto [peak, resident, reserved] = tests::errors_of(run, planned);
     const json& host = run["host"];
     const json& workload = run["workload"];
     const bool stage3 = workload["strategy"]["zero"] == 3;

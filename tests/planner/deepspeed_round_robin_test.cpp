@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "planner/memory/reserved.h"
 #include "tests/planner/deepspeed_run.h"
 
 using namespace plimsoll;
@@ -27,14 +26,8 @@ TEST_CASE("parameters that ranks own in turn peak as in the real engine, on ever
     const std::string name = run["case"];
     CAPTURE(name);
     const tests::Planned planned = tests::plan_run(run);
-    const auto error = [&](Bytes bytes, const char* key) {
-      return bytes.real() / run[key].get<double>() - 1;
-    };
-    const double peak = error(planned.peak.bytes, "peak_bytes");
-    const double reserved =
-        error(planner::replay(planned.program, planned.timeline, {}, planned.start).reserved,
-              "reserved_bytes");
-    CHECK(std::abs(error(planned.peak.resident, "resident_bytes")) <= 0.0001);
+    const tests::RunErrors error = tests::errors_of(run, planned);
+    CHECK(std::abs(error.resident) <= 0.0001);
     // A head whose gradient is 41 buckets is planned too high, by as much without round_robin: what
     // of it is gone when is not understood.
     const bool large = name == "rr-draw-13";
@@ -48,8 +41,8 @@ TEST_CASE("parameters that ranks own in turn peak as in the real engine, on ever
       CHECK(std::abs(figures.planned_end / figures.end - 1) <= 0.00002);
     }
     MESSAGE(name << ": peak " << planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()
-                 << " B, " << 100 * peak << " %, reserved " << 100 * reserved << " %");
-    CHECK(std::abs(reserved) <= 0.12);  // small ones: a segment more or less
+                 << " B, " << 100 * error.peak << " %, reserved " << 100 * error.reserved << " %");
+    CHECK(std::abs(error.reserved) <= 0.12);  // small ones: a segment more or less
     exact += std::abs(planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()) <= 64;
   }
   MESSAGE(exact << " of " << runs.size() << " runs planned to 64 bytes");

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "planner/memory/reserved.h"
 #include "planner/program/peak.h"
 #include "planner/program/timeline.h"
 #include "planner/stacks/deepspeed/stack.h"
@@ -45,6 +46,21 @@ inline Planned plan_run(const json& run) {
   out.timeline = planner::unroll(out.program);
   out.peak = planner::PeakFinder().find(out.program);
   return out;
+}
+
+// What is planned of a run, above what the engine had: parts of that.
+struct RunErrors {
+  double peak = 0, resident = 0, reserved = 0;
+};
+
+inline RunErrors errors_of(const json& run, const Planned& planned) {
+  const auto error = [&](Bytes bytes, const char* key) {
+    return bytes.real() / run[key].get<double>() - 1;
+  };
+  const planner::Reserved replayed =
+      planner::replay(planned.program, planned.timeline, {}, planned.start);
+  return {error(planned.peak.bytes, "peak_bytes"), error(planned.peak.resident, "resident_bytes"),
+          error(replayed.reserved, "reserved_bytes")};
 }
 
 struct PhaseFigures {

@@ -325,3 +325,29 @@ TEST_CASE("compiled layers are read back from a document, and not exported as ea
   CHECK_THROWS_AS(reports::export_accelerate(block), Error);
   CHECK_THROWS_AS(reports::export_transformers(block), Error);
 }
+
+TEST_CASE(
+    "what offloads to files is exported with DeepSpeed's buffers, and DataParallel not at all") {
+  models::Workload w = workload_of(cases().front());
+  w.strategy = {.stack = models::Stack::deepspeed, .gpus = 8};
+  w.strategy.data.zero = 3;
+  w.strategy.offload = {.optimizer = true, .params = true, .nvme = true};
+  w.strategy.data.deepspeed.nvme = {6, 7, 30'000'000, 5};
+  const reports::Exported out = reports::export_deepspeed(w);
+  CHECK(out.text.find(R"("offload_optimizer": {"device": "nvme", "pin_memory": true, "nvme_path": )"
+                      R"("/local_nvme", "buffer_count": 6})") != std::string::npos);
+  CHECK(out.text.find(R"("offload_param": {"device": "nvme", "pin_memory": true, "nvme_path": )"
+                      R"("/local_nvme", "buffer_count": 7, "buffer_size": 30000000, )"
+                      R"("max_in_cpu": 5})") != std::string::npos);
+  CHECK(std::ranges::count(
+            out.notes, "nvme_path /local_nvme is an example: name the folder of your own NVMe") ==
+        1);
+  w.strategy.offload.nvme = false;
+  CHECK(reports::export_deepspeed(w).text.find("buffer_count") == std::string::npos);
+
+  w.strategy = {.gpus = 2, .precision = models::Precision::bf16};
+  CHECK_NOTHROW(reports::export_transformers(w));
+  w.strategy.data.kind = models::DataParallelKind::dp;
+  CHECK_THROWS_WITH(reports::export_transformers(w),
+                    doctest::Contains("there is nothing to write"));
+}

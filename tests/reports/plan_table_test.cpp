@@ -49,6 +49,9 @@ TEST_CASE("the verdict is the first line") {
   plan.device = 90_GiB;
   CHECK(lines_of(plan_table(plan, {}))[0] ==
         "DOES NOT FIT: 90.0 GiB needed on each GPU, 78.0 GiB usable: 12.0 GiB too much");
+  plan.strategy.data.kind = models::DataParallelKind::dp;  // the others need less
+  CHECK(lines_of(plan_table(plan, {}))[0].starts_with(
+      "DOES NOT FIT: 90.0 GiB needed on the first GPU, "));
 }
 
 TEST_CASE("without a card the verdict is a need, and a node's memory has one of its own") {

@@ -135,3 +135,9 @@ TEST_CASE(
   CHECK(refusal(R"({"train_batch_size": 63, "gradient_accumulation_steps": 4})", "8") ==
         "train_batch_size 63 is no multiple of 4 (micro-batch x accumulation)");
 }
+
+TEST_CASE("what no launcher starts is not recommended") {
+  CHECK_NOTHROW(asked({{"data-parallel", "ddp"}, {"gpus", "2"}}));
+  CHECK_THROWS_WITH(asked({{"data-parallel", "dp"}, {"gpus", "2"}, {"precision", "bf16"}}),
+                    doctest::Contains("`plimsoll fit` plans torch.nn.DataParallel"));
+}

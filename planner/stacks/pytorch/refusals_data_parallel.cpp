@@ -5,7 +5,6 @@ namespace plimsoll::planner::pytorch {
 
 void refuse_data_parallel(const models::Strategy& s) {
   if (s.data.kind != models::DataParallelKind::dp) return;
-  using enum models::Precision;
   const auto refuse_if = [](bool it_is, ErrorKind kind, const char* what) {
     check(!it_is, kind, [&] { return std::string("--data-parallel dp ") + what; });
   };
@@ -17,13 +16,12 @@ void refuse_data_parallel(const models::Strategy& s) {
             "goes with --zero 0 and --tp 1: one process drives all GPUs");
   refuse_if(s.gpus > s.gpus_per_node, ErrorKind::bad_input,
             "is of one node: one process drives all GPUs");
-  // parallel_apply enters autocast anew in each thread, of which the dtype is a thread's own.
-  refuse_if(
-      s.precision == bf16_mixed || s.precision == fp16_mixed || s.precision == fp8_mixed,
-      ErrorKind::bad_input,
-      "trains in the dtype of the weights: Transformers' Trainer switches no autocast on for a "
-      "model that it wraps so, whatever bf16=True says; ask with --precision fp32, bf16 or "
-      "fp16");
+  // Under a loop's own autocast a thread would compute in fp16, whose dtype no thread inherits
+  // (torch/nn/parallel/parallel_apply.py).
+  refuse_if(is_mixed(s.precision), ErrorKind::bad_input,
+            "trains in the dtype of the weights: Transformers' Trainer switches no autocast on for "
+            "a model that it wraps so, whatever bf16=True says; ask with --precision fp32, bf16 or "
+            "fp16");
   refuse_if(s.quantize.has_value(), ErrorKind::bad_input,
             "with --quantize: Transformers' Trainer wraps no quantized model so");
   unmodelled(s.lora || !s.freeze.empty() || !s.train.empty(),
