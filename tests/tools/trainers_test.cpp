@@ -59,6 +59,32 @@ TEST_CASE("a trainer sets only options that there are, each once, and says where
   CHECK(models::find_trainer("titan") == nullptr);
 }
 
+// Compute capabilities 7.0, 7.5, 8.0, 9.0, 10.0, and another vendor's.
+TEST_CASE(
+    "Unsloth takes xformers in fp16 on cards before Ampere, and what is said goes before that") {
+  const auto on = [](const char* gpu, const Given& given) {
+    Options options;
+    options.add("gpu", gpu);
+    options.add("trainer", "unsloth");
+    for (const auto& [name, value] : given) options.add(name, value);
+    Sources sources;
+    return request_from("llama-3.2-1b", options, sources).question.strategy;
+  };
+  for (const auto& [gpu, older] : std::map<const char*, bool>{{"v100-sxm-16gb", true},
+                                                              {"t4", true},
+                                                              {"a100-80gb", false},
+                                                              {"h100", false},
+                                                              {"b200", false},
+                                                              {"mi325x", false}}) {
+    CAPTURE(gpu);
+    const models::Strategy s = on(gpu, {});
+    CHECK(s.attention == (older ? models::Attention::xformers : models::Attention::flash_2));
+    CHECK(s.precision == (older ? models::Precision::fp16_mixed : models::Precision::bf16_mixed));
+    CHECK(s.param_dtype == (older ? DType::fp16 : DType::bf16));
+  }
+  CHECK(on("t4", {{"attention", "flash"}}).attention == models::Attention::flash);
+}
+
 TEST_CASE("a trainer's defaults are as if they had been said, and options go before them") {
   const Request r = request(
       "llama-3-8b", {{"trainer", "torchtitan@2024-12"}, {"gpus", "8"}, {"recompute", "full"}});

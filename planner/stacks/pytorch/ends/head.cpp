@@ -151,7 +151,7 @@ void HeadWriter::loss_forward() {
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
   else if (!d_.holds_stream && !vocab_parallel())
     returned.release(s_.final_norm.out);
-  if (!rules_.hold_outputs && s_.scattered() == 1) returned.release(s_.end.returned_logits);
+  if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
   for (const TensorId held : s_.front.prompt.held) returned.release(held);
   wrapper_.outputs_returned();
   b_.close();
