@@ -104,6 +104,8 @@ void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s
   data.shard_group = strategy.natural("shard_group", 0);
   if (strategy.has("data_parallel"))
     data.kind = choice<DataParallelKind>(strategy, "data_parallel");
+  if (data.kind == DataParallelKind::dp && (s.stack != Stack::pytorch || data.zero > 0))
+    strategy.refuse("data_parallel", "ddp (dp is of stack pytorch, zero 0)");
   data.fsdp_version = static_cast<int>(stack.count("fsdp_version", 2));
   data.fsdp_checkpoints = stack.flag("fsdp_activation_checkpointing", false);
   data.sync_module_states = stack.flag("fsdp_sync_module_states", false);

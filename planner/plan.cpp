@@ -150,8 +150,6 @@ void validate(const Question& question) {
   check(s.tp >= 1 && s.gpus % s.tp == 0, ErrorKind::bad_input, [&] {
     return "--tp " + std::to_string(s.tp) + " does not divide --gpus " + std::to_string(s.gpus);
   });
-  check(s.data.kind == models::DataParallelKind::ddp || s.stack == models::Stack::pytorch,
-        ErrorKind::bad_input, "--data-parallel dp: torch.nn.DataParallel is --stack pytorch");
   models::check_optimizer(s);
   const std::int64_t data = models::decisions::data_ranks(s);
   check(group == 0 || (group >= 1 && data % group == 0), ErrorKind::bad_input, [&] {

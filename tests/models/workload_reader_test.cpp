@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -246,6 +249,19 @@ TEST_CASE("what a workload cannot say is refused with its member and what it can
   both["strategy"]["offload_to"] = "managed";
   CHECK_THROWS_WITH_AS((void)read(both),
                        "w: strategy: offload_to is \"managed\", but cpu or nvme is needed", Error);
+  json threads = least();
+  threads["stack"]["name"] = "pytorch";
+  threads["strategy"]["data_parallel"] = "dp";
+  CHECK(read(threads).strategy.data.kind == DataParallelKind::dp);
+  for (const auto& [pointer, other] :
+       std::map<std::string, json>{{"/stack/name", "deepspeed"}, {"/strategy/zero", 3}}) {
+    json wrong = threads;
+    wrong[json::json_pointer(pointer)] = other;
+    CHECK_THROWS_WITH_AS((void)read(wrong),
+                         "w: strategy: data_parallel is \"dp\", but ddp (dp is of stack pytorch, "
+                         "zero 0) is needed",
+                         Error);
+  }
   CHECK(refused("/strategy/zero", 4) == "w: strategy: zero is 4, but 0, 1, 2 or 3 is needed");
   for (const double mebi : {0.0, -1.0, 1048577.0})
     CHECK(says(refused("/strategy/ddp", {{"bucket_cap_mb", mebi}}),

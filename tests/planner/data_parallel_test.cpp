@@ -106,10 +106,6 @@ TEST_CASE("the first GPU has everybody's batch and logits, and a launcher's proc
   CHECK(offers("--data-parallel ddp"));
   CHECK(offers("--data-parallel ddp --zero 3"));
   CHECK_FALSE(offers("--zero 3"));
-
-  question.strategy.stack = models::Stack::deepspeed;
-  CHECK_THROWS_WITH(planner::plan(question),
-                    "--data-parallel dp: torch.nn.DataParallel is --stack pytorch");
 }
 
 TEST_CASE("torch.nn.DataParallel is planned in one dtype, of whole models, in one node") {
