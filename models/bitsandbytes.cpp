@@ -7,10 +7,12 @@
 
 namespace plimsoll::models {
 
+bool packs_with_bitsandbytes(const PackedStorage& storage) {
+  return storage.gemm == PackedGemm::dequantizes || storage.gemm == PackedGemm::int8;
+}
+
 bool packs_with_bitsandbytes(const Strategy& strategy) {
-  if (!strategy.quantize) return false;
-  const PackedGemm gemm = strategy.quantize->storage->gemm;
-  return gemm == PackedGemm::dequantizes || gemm == PackedGemm::int8;
+  return strategy.quantize && packs_with_bitsandbytes(*strategy.quantize->storage);
 }
 
 bool runs_bitsandbytes(const Strategy& strategy) {

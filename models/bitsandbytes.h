@@ -6,6 +6,7 @@
 namespace plimsoll::models {
 
 // Weights that it packs: NF4, FP4, LLM.int8().
+bool packs_with_bitsandbytes(const PackedStorage& storage);
 bool packs_with_bitsandbytes(const Strategy& strategy);
 
 // Those, or an optimizer of its.

@@ -336,6 +336,9 @@ constexpr Option kPlanOptions[] = {
     of_a_step("kbit-prep", "YES|NO", "Adapters",
               "PEFT's prepare_model_for_kbit_training (yes with autocast, unless sharded)",
               "strategy/kbit_prep"),
+    of_a_step("kbit-casting", "YES|NO", "Adapters",
+              "TRL's peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)",
+              "strategy/kbit_casting"),
     Option{"freeze", "PATTERN", "Adapters", "parameters that are not trained (repeatable)", true}
         .of_step_at("strategy/freeze")
         .fixing("adapters"),

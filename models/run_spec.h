@@ -72,6 +72,7 @@ struct Quantization {
   const PackedStorage* storage = nullptr;  // a row
   DType held_in = DType::uint8;  // bitsandbytes' bnb_4bit_quant_storage
   std::optional<bool> kbit_prep;  // see kbit_prepared
+  bool kbit_casting = false;  // see casts_behind_kbit
   bool operator==(const Quantization&) const = default;
 };
 

@@ -71,4 +71,8 @@ bool kbit_prepared(const Strategy& s) {
   return s.quantize->kbit_prep.value_or(usual);
 }
 
+bool casts_behind_kbit(const Strategy& s) {
+  return kbit_prepared(s) && s.quantize->kbit_casting;
+}
+
 }  // namespace plimsoll::models

@@ -140,4 +140,8 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& storage, PackedSha
 // HQQ base it casts nothing (peft, utils/other.py); that torchao's is packed TRL does not know.
 bool kbit_prepared(const Strategy& strategy);
 
+// Behind it TRL's trainers cast what PEFT made fp32 back to bf16, but for the norms (trl 0.12 to
+// 0.24, trainer/utils.py, peft_module_casting_to_bf16).
+bool casts_behind_kbit(const Strategy& strategy);
+
 }  // namespace plimsoll::models

@@ -306,6 +306,7 @@ FileSettings TrainerFile::finished() {
     return s.option == "optimizer" && !s.is_default && s.value != "adamw";
   });
   for (const TrainerDefault& one : trainer_->defaults) {
+    if (one.base != TrainerBase::any) continue;
     if (one.option == "optimizer-impl" && stated != out_.settings.end()) continue;
     const std::size_t comma = one.source.rfind(", ");
     const FileSetting setting{

@@ -114,7 +114,9 @@ constexpr TrainerDefault kTrl029[] = {
     {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
     {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
     {"seq-len", "1024", "trl/trainer/sft_config.py, max_length"},
-    {"recompute", "full", "trl/trainer/base_config.py, gradient_checkpointing"}};
+    {"recompute", "full", "trl/trainer/base_config.py, gradient_checkpointing"},
+    {"kbit-prep", "no", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed},
+    {"adapter-dtype", "bf16", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed}};
 
 constexpr TrainerDefault kTrl024[] = {
     {"transformers-version", "4.57", "trl, METADATA, Requires-Dist: transformers>=4.56.1"},
@@ -127,7 +129,12 @@ constexpr TrainerDefault kTrl024[] = {
     {"seq-len", "1024", "trl/trainer/sft_config.py, max_length"},
     {"recompute", "full", "trl/trainer/sft_config.py, gradient_checkpointing"},
     {"use-reentrant", "yes",
-     "transformers, modeling_utils.py, gradient_checkpointing_enable: use_reentrant"}};
+     "transformers, modeling_utils.py, gradient_checkpointing_enable: use_reentrant"},
+    {"kbit-casting",
+     "yes",
+     "trl/models/utils.py, prepare_peft_model",
+     {},
+     TrainerBase::packed_in_4_bits_with_bf16}};
 
 constexpr TrainerDefault kTrl012[] = {
     {"transformers-version", "4.46", "trl, METADATA, Requires-Dist: transformers<4.47.0"},
@@ -137,7 +144,12 @@ constexpr TrainerDefault kTrl012[] = {
     {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
     {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
     {"seq-len", "1024", "trl/trainer/sft_trainer.py, max_seq_length"},
-    {"recompute", "none", "transformers, training_args.py, gradient_checkpointing"}};
+    {"recompute", "none", "transformers, training_args.py, gradient_checkpointing"},
+    {"kbit-casting",
+     "yes",
+     "trl/trainer/sft_trainer.py, __init__",
+     {},
+     TrainerBase::packed_in_4_bits_with_bf16}};
 
 // FastLanguageModel.from_pretrained, get_peft_model, and SFTConfig as its rl.py writes it anew.
 constexpr TrainerDefault kUnsloth202511[] = {
@@ -240,6 +252,18 @@ constexpr std::array kTrainers{
 
 std::span<const Trainer> trainers() {
   return kTrainers;
+}
+
+std::string_view name_of(TrainerBase base) {
+  switch (base) {
+    case TrainerBase::any:
+      return "";
+    case TrainerBase::packed:
+      return "of a base that bitsandbytes packs";
+    case TrainerBase::packed_in_4_bits_with_bf16:
+      return "of a 4-bit base with bf16, not sharded";
+  }
+  return "";
 }
 
 const Trainer* find_trainer(std::string_view name) {

@@ -80,6 +80,7 @@ Quantization quantization(const Config& strategy) {
     strategy.refuse("quantize", packed_storage_names());
   out.held_in = dtype(strategy, "quant_storage").value_or(out.held_in);
   if (strategy.has("kbit_prep")) out.kbit_prep = strategy.flag("kbit_prep", false);
+  out.kbit_casting = strategy.flag("kbit_casting", false);
   return out;
 }
 

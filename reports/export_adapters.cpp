@@ -8,6 +8,7 @@
 #include "models/lora.h"
 #include "models/model_reader.h"
 #include "models/prompt_adapters.h"
+#include "models/storages.h"
 #include "reports/export_code.h"
 #include "reports/json_writer.h"
 
@@ -95,6 +96,15 @@ std::string prompt(const Workload& w) {
       adapters_class(lora), lora.virtual_tokens, encoder, task_type(w));
 }
 
+// trl 0.24, trainer/utils.py, peft_module_casting_to_bf16.
+std::string casting(const models::Strategy& s) {
+  if (!models::casts_behind_kbit(s)) return "";
+  return "for name, module in model.named_modules():\n"
+         "    ends = (\"embed_tokens\", \"lm_head\", \"wte\", \"wpe\")\n"
+         "    if any(end in name for end in ends) and hasattr(module, \"weight\"):\n"
+         "        module.to(torch.bfloat16)\n";
+}
+
 }  // namespace
 
 std::string adapters_code(const Workload& w) {
@@ -125,7 +135,7 @@ std::string adapters_code(const Workload& w) {
                    : number_text(lora.alpha),
              number_text(lora.dropout), target_modules(w), task_type(w), further,
              lora.dtype == DType::fp32 ? "" : ", autocast_adapter_dtype=False") +
-         others;
+         others + casting(w.strategy);
 }
 
 bool classifies(const Workload& w) {

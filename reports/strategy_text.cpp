@@ -14,7 +14,9 @@ namespace {
 std::string packed_base_text(const models::Strategy& s) {
   if (!s.quantize) return "";
   return fmt::format(", base packed in {}{}", s.quantize->storage->name,
-                     models::kbit_prepared(s) ? ", the rest in fp32 (kbit-prep)" : "");
+                     models::casts_behind_kbit(s) ? ", norms in fp32 (kbit-prep, kbit-casting)"
+                     : models::kbit_prepared(s)   ? ", the rest in fp32 (kbit-prep)"
+                                                  : "");
 }
 }  // namespace
 

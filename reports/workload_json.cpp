@@ -236,6 +236,8 @@ constexpr Member kStrategy[] = {
      }},
     {"grad_dtype",
      [](JsonWriter& json, const Strategy& s) { json.value(name_if(gradient_dtype(s))); }},
+    {"kbit_casting", [](JsonWriter& json, const Strategy&) { json.value(true); },
+     [](const Strategy& s) { return models::casts_behind_kbit(s); }},
     {"kbit_prep",
      [](JsonWriter& json, const Strategy& s) {
        json.value(s.quantize ? std::optional(models::kbit_prepared(s)) : std::nullopt);

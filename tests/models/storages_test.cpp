@@ -84,3 +84,16 @@ TEST_CASE("a packed base is prepared for k-bit training where autocast runs and 
     CHECK(!kbit_prepared(s));
   }
 }
+
+TEST_CASE("TRL casts back what was prepared, and nothing else") {
+  Strategy s;
+  s.quantize = Quantization{.storage = find_packed_storage("nf4")};
+  CHECK(!casts_behind_kbit(s));
+  s.quantize->kbit_casting = true;
+  CHECK(casts_behind_kbit(s));
+  s.data.zero = 3;
+  CHECK(!casts_behind_kbit(s));
+  s.data.zero = 0;
+  s.quantize->kbit_prep = false;
+  CHECK(!casts_behind_kbit(s));
+}

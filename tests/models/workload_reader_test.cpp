@@ -158,6 +158,8 @@ TEST_CASE("adapters, a packed base and DeepSpeed's knobs are read member by memb
       json::parse(R"({"quantize": "nf4-dq", "quant_storage": "bf16", "kbit_prep": false})"));
   CHECK(read(packed).strategy.quantize ==
         Quantization{find_packed_storage("nf4-dq"), DType::bf16, false});
+  packed["strategy"]["kbit_casting"] = true;
+  CHECK(read(packed).strategy.quantize->kbit_casting);
   json knobs = least();
   knobs["stack"] = json::parse(R"({"name": "deepspeed", "deepspeed": {"reduce_bucket_size": 1,
       "allgather_bucket_size": 2, "overlap_comm": false, "contiguous_gradients": false,

@@ -33,11 +33,12 @@ std::int64_t bytes_of(const json& tensor) {
 Sizes planned_sizes(const models::ModelSpec& model, const json& workload, std::size_t block) {
   const models::Strategy strategy = tests::strategy_of(workload);
   const planner::ModelParts parts = planner::model_parts(model, strategy);
-  const planner::pytorch::Regime regime = planner::pytorch::regime_of(
-      strategy, strategy.data.zero >= 2, false, parts.decoder.embedding_norm);
+  planner::pytorch::Regime regime =
+      planner::pytorch::regime_of(strategy, strategy.data.zero >= 2, false);
+  planner::pytorch::set_stream(regime, strategy, parts.decoder);
   const planner::LayerPart& layer = parts.runs.front().layer(static_cast<std::int64_t>(block));
   planner::compiled::refuse_block(*layer.block);
-  const planner::pytorch::BlockPlan plan(layer, regime, true);
+  const planner::pytorch::BlockPlan plan(layer, regime, regime.residual, true);
   const models::Batch batch = tests::batch_of(workload);
   const planner::compiled::Region region =
       planner::compiled::block_region(planner::compiled::region_question(

@@ -24,6 +24,7 @@ inline std::optional<models::Quantization> quantization_of(const json& strategy)
   if (strategy["quant_storage"].is_string())
     out.held_in = *dtype_from(strategy["quant_storage"].get<std::string>());
   out.kbit_prep = strategy["kbit_prep"].is_boolean() && strategy["kbit_prep"].get<bool>();
+  out.kbit_casting = strategy.contains("kbit_casting");
   return out;
 }
 

@@ -246,6 +246,15 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK(has("device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}"));
   CHECK(has("import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"));
   CHECK(has("model = prepare_model_for_kbit_training("));
+  CHECK_FALSE(has("module.to(torch.bfloat16)"));
+  s.quantize->kbit_casting = true;
+  CHECK(
+      has("model = get_peft_model(model, peft_config)\n"
+          "for name, module in model.named_modules():\n"
+          "    ends = (\"embed_tokens\", \"lm_head\", \"wte\", \"wpe\")\n"
+          "    if any(end in name for end in ends) and hasattr(module, \"weight\"):\n"
+          "        module.to(torch.bfloat16)\n"));
+  s.quantize->kbit_casting = false;
   s.quantize->kbit_prep = false;
   CHECK_FALSE(has("prepare_model_for_kbit_training"));
   s.data.zero = 3;

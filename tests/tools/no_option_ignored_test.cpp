@@ -119,6 +119,8 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
      {{"no", {{"lora-rank", "8"}, {"quantize", "nf4"}}},
       {"yes", {{"lora-rank", "8"}, {"quantize", "nf4"}, {"quant-storage", "bf16"}}},
       {"yes"}}},
+    {"kbit-casting",
+     {{"yes", {{"lora-rank", "8"}, {"quantize", "nf4"}, {"kbit-prep", "yes"}}}, {"yes"}}},
     {"offload", {{"optimizer"}}},
     {"offload-to", {{"nvme", {{"offload", "optimizer"}}}, {"cpu"}}},
     {"offload-optimizer-buffer-count",

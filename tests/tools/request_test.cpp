@@ -190,6 +190,8 @@ TEST_CASE("a packed base is named, frozen and adapted") {
         "--quant-storage bf16: needs --quantize");
   CHECK(refusal("gpt2", {{"kbit-prep", "yes"}}, ErrorKind::bad_input) ==
         "--kbit-prep yes: needs --quantize");
+  CHECK(refusal("gpt2", {{"kbit-casting", "yes"}}, ErrorKind::bad_input) ==
+        "--kbit-casting yes: needs --quantize");
   const Given given{{"quantize", "nf4-dq"}, {"lora-rank", "8"}};
   const models::Strategy s = request("gpt2", given).question.strategy;
   CHECK(s.quantize->storage->name == "nf4-dq");

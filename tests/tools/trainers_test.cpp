@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "models/storages.h"
 #include "planner/plan.h"
 #include "tools/cli/request.h"
 
@@ -149,14 +150,16 @@ TEST_CASE("each trainer's options are these") {
        "--micro-batch 8 --recompute none"},
       {"trl@0.29",
        "--transformers-version 5.17 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
-       "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full"},
+       "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "
+       "--kbit-prep no --adapter-dtype bf16"},
       {"trl@0.24",
        "--transformers-version 4.57 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
        "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "
-       "--use-reentrant yes"},
+       "--use-reentrant yes --kbit-casting yes"},
       {"trl@0.12",
        "--transformers-version 4.46 --precision fp32 --optimizer adamw --optimizer-impl foreach "
-       "--micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute none"},
+       "--micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute none "
+       "--kbit-casting yes"},
       {"unsloth@2025.11",
        "--transformers-version 4.57.2 --kernels unsloth --attention flash-2 --precision bf16-mixed "
        "--param-dtype bf16 --lora-rank 16 --lora-targets all-linear --optimizer adam8bit "
@@ -331,4 +334,31 @@ TEST_CASE("the policy keeps, in 16 bits, every second GEMM and the attention of 
   const Bytes more_full = peak("full", "8192") - peak("full", "4096");
   const std::int64_t kept = 2 * (4096 + 1024 + 14336 + 4096) + 2 * 4096 + 4 * 32;
   CHECK(more_ops - more_full == Bytes(32 * 4096 * kept));
+}
+
+// trl 0.29.1, trainer/sft_trainer.py, __init__: adapters of a packed base go to bf16, and nothing
+// is prepared. 0.24.0, models/utils.py, prepare_peft_model: prepared, and cast where bf16 is on and
+// the base has 4 bits. 0.12.2 likewise.
+TEST_CASE("TRL's treatment of a packed base goes by its release") {
+  const auto asked = [](const std::string& trainer, Given given) {
+    given.emplace_back("trainer", trainer);
+    given.emplace_back("lora-rank", "16");
+    return request("llama-3-8b", given).question.strategy;
+  };
+  const auto packed = [&](const std::string& trainer, const char* kind, Given given = {}) {
+    given.emplace_back("quantize", kind);
+    return asked(trainer, given);
+  };
+  CHECK(packed("trl@0.29", "nf4").quantize->kbit_prep == false);
+  CHECK(packed("trl@0.29", "nf4").lora->dtype == DType::bf16);
+  CHECK(packed("trl@0.29", "int8").lora->dtype == DType::bf16);
+  CHECK(asked("trl@0.29", {}).lora->dtype == DType::fp32);
+  CHECK(models::casts_behind_kbit(packed("trl@0.24", "nf4-dq")));
+  CHECK(packed("trl@0.24", "nf4-dq").lora->dtype == DType::fp32);
+  CHECK_FALSE(models::casts_behind_kbit(packed("trl@0.24", "int8")));
+  CHECK(models::kbit_prepared(packed("trl@0.24", "int8")));
+  CHECK_FALSE(packed("trl@0.24", "nf4", {{"kbit-prep", "no"}}).quantize->kbit_casting);
+  CHECK_FALSE(packed("trl@0.24", "nf4", {{"kbit-casting", "no"}}).quantize->kbit_casting);
+  CHECK_FALSE(packed("trl@0.12", "nf4").quantize->kbit_casting);  // computes in fp32
+  CHECK(models::casts_behind_kbit(packed("trl@0.12", "nf4", {{"precision", "bf16-mixed"}})));
 }

@@ -99,10 +99,12 @@ void set_lora(const Options& options, models::Strategy& s) {
 // A packed base is loaded in the dtype of its checkpoint, 16 bits: backwards unpack it to that.
 void set_quantization(const Options& options, models::Strategy& s) {
   const std::string* kind = options.find("quantize");
-  const std::string *held_in = options.find("quant-storage"), *prepared = options.find("kbit-prep");
+  const std::string *held_in = options.find("quant-storage"), *prepared = options.find("kbit-prep"),
+                    *cast = options.find("kbit-casting");
   if (kind == nullptr) {
     if (held_in != nullptr) refuse_value("quant-storage", *held_in, "needs --quantize");
     if (prepared != nullptr) refuse_value("kbit-prep", *prepared, "needs --quantize");
+    if (cast != nullptr) refuse_value("kbit-casting", *cast, "needs --quantize");
     return;
   }
   const models::PackedStorage* storage = models::find_packed_storage(*kind);
@@ -119,6 +121,7 @@ void set_quantization(const Options& options, models::Strategy& s) {
   if (held_in != nullptr && *held_in != name_of(DType::uint8))
     q.held_in = float_dtype("quant-storage", *held_in);
   if (prepared != nullptr) q.kbit_prep = yes_or_no("kbit-prep", *prepared);
+  if (cast != nullptr) q.kbit_casting = yes_or_no("kbit-casting", *cast);
   if (is_mixed(s.precision) && !s.param_dtype)
     s.param_dtype = s.precision == models::Precision::bf16_mixed ? DType::bf16 : DType::fp16;
 }

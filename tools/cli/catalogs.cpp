@@ -283,6 +283,7 @@ std::string trainers_document(const std::vector<models::Trainer>& list) {
       json.member("option", one.option);
       json.member("value", one.value);
       json.member("source", one.source);
+      if (one.base != models::TrainerBase::any) json.member("where", name_of(one.base));
       json.end_object();
     }
     json.end_array();
@@ -303,8 +304,12 @@ std::string trainers_table(const std::vector<models::Trainer>& list,
       text += line + "\n";
     for (const models::TrainerDefault& one : trainer.defaults) {
       const std::string set = fmt::format("  --{} {}", one.option, one.value);
-      for (std::string line : reports::wrapped(fmt::format("{}  ({})", padded(set, 34), one.source),
-                                               terminal.columns, "      ")) {
+      const std::string where = one.base == models::TrainerBase::any
+                                    ? std::string()
+                                    : fmt::format("{}: ", name_of(one.base));
+      for (std::string line :
+           reports::wrapped(fmt::format("{}  ({}{})", padded(set, 34), where, one.source),
+                            terminal.columns, "      ")) {
         line.erase(line.find_last_not_of(' ') + 1);  // of the padding, where its source wraps
         text += line + "\n";
       }

@@ -10,12 +10,14 @@
 #include "models/base/error.h"
 #include "models/base/nearest.h"
 #include "models/base/utf8.h"
+#include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/gpu_catalog.h"
 #include "models/json_reader.h"
 #include "models/options.h"
 #include "models/peft_config_reader.h"
 #include "models/recompute.h"
+#include "models/storages.h"
 #include "models/trainer_config_reader.h"
 #include "models/trainers.h"
 #include "models/training_arguments_reader.h"
@@ -203,6 +205,21 @@ class Merger {
     }
   }
 
+  // Of the base and the precision that are asked for.
+  bool has_base(models::TrainerBase base) const {
+    if (base == models::TrainerBase::any) return true;
+    const auto* packed = models::find_packed_storage(said("quantize"));
+    if (packed == nullptr || !models::packs_with_bitsandbytes(*packed)) return false;
+    return base == models::TrainerBase::packed ||
+           (packed->bits == 4 && said("precision") == "bf16-mixed" && said("kbit-prep") != "no" &&
+            said("zero") != "2" && said("zero") != "3");
+  }
+
+  std::string_view said(std::string_view option) const {
+    const std::string* text = out_.options.find(option);
+    return text == nullptr ? std::string_view() : *text;
+  }
+
   // A trainer's defaults, where neither an option nor a file says something.
   void add_trainer(const std::string& name) {
     const models::Trainer* trainer = models::find_trainer(name);
@@ -225,6 +242,7 @@ class Merger {
     const bool older = is_before_ampere();
     for (const models::TrainerDefault& one : trainer->defaults) {
       if (one.option == "adapter-dtype" && !out_.options.has("lora-rank")) continue;
+      if (!has_base(one.base)) continue;
       const std::string_view value =
           older && !one.before_ampere.empty() ? one.before_ampere : one.value;
       const std::string* text = out_.options.find(one.option);

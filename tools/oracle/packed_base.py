@@ -10,6 +10,7 @@ ACCEPTED = {
                  "awq"],
     "quant_storage": [None, "uint8", "bf16", "fp16", "fp32"],
     "kbit_prep": [None, False, True],
+    "kbit_casting": [None, True],
 }
 
 
@@ -21,6 +22,10 @@ WITHOUT_BITSANDBYTES = (*fms_gptq.GROUPS, "awq", *REPLACED)
 def check(strategy, bad_input):
     if strategy["quantize"] and not strategy["lora"]:
         raise bad_input("strategy.quantize: a packed base is frozen; adapters are trained (lora)")
+    if not strategy["kbit_casting"]:
+        del strategy["kbit_casting"]
+    elif not strategy["kbit_prep"] or strategy["precision"] != "bf16-mixed":
+        raise bad_input("strategy.kbit_casting: TRL casts a prepared base (kbit_prep) where bf16 is on")
 
 
 def needs_bitsandbytes(workload):
@@ -164,3 +169,18 @@ def kbit_prepared(model, strategy, options):
     return peft.prepare_model_for_kbit_training(
         model, use_gradient_checkpointing=strategy["recompute"] == "full",
         gradient_checkpointing_kwargs=options)
+
+
+def cast_behind_kbit(model, strategy):
+    """What TRL's trainers do to a 4-bit base with adapters where bf16 is on (trl 0.24, trainer/utils.py,
+    peft_module_casting_to_bf16): norms stay in fp32, tables and the head go back to bf16."""
+    if not strategy.get("kbit_casting"):
+        return model
+    import torch
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.LayerNorm) or "norm" in name:
+            module.to(torch.float32)
+        elif any(part in name for part in ("lm_head", "embed_tokens", "wte", "wpe")):
+            if getattr(module, "weight", None) is not None and module.weight.dtype == torch.float32:
+                module.to(torch.bfloat16)
+    return model

@@ -115,7 +115,7 @@ STRATEGY_DEFAULTS = {
     "recompute": "none",
     "attention": "flash", "loss": "full", "lora": None,
     "fp8_recipe": None, "fp8_all_gather": None,
-    "quantize": None, "quant_storage": None, "kbit_prep": None,
+    "quantize": None, "quant_storage": None, "kbit_prep": None, "kbit_casting": None,
     "freeze": [], "train": [], "rows": None, "data_parallel": None,
     "ddp": {"bucket_view": False, "bucket_cap_mb": 25, "wrap": None},
     "offload": [],
@@ -465,7 +465,7 @@ def build_model(workload, device):
         select_recompute(model, strategy["recompute"], options)
     if stack["compile"] == "block":
         compiled.compile_layers([layers for _, layers in layer_lists(model)])
-    return adapters.with_adapters(model, strategy, stack["kernels"])
+    return packed_base.cast_behind_kbit(adapters.with_adapters(model, strategy, stack["kernels"]), strategy)
 
 
 def start_process_group(world_size, rank=0):

@@ -72,14 +72,12 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::rotary:
       return node.casts_back || node.pairs || node.joins || regime.patch.rotary
                  ? first
-                 : promoted(first, stream);
+                 : promoted(first, regime.embedded);
     case OpKind::experts:
       return plan.value(node.in[1]).dtype;
     case OpKind::activation:
       return node.activation == Activation::gelu_python && regime.autocast ? DType::fp32 : first;
     case OpKind::add:
-      if (plan.value(node.in[0]).stream) return stream;
-      [[fallthrough]];
     case OpKind::concatenate:
     case OpKind::weigh:
       return promoted(first, plan.value(node.in[1]).dtype);
@@ -159,18 +157,12 @@ bool BlockPlan::joins(NodePlan& at) {
   return false;
 }
 
-DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
-  if (multiplies_in_fp32(kind)) return input;
-  if (kind == models::NormKind::layer_norm && regime.autocast) return DType::fp32;
-  return promoted(input, regime.weight);
-}
-
-BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_grad)
+BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, DType input, bool input_grad)
     : layer(&part), sums_apart(regime.patch.sums_apart) {
   const models::Block& block = *part.block;
   values.resize(block.widths.size());
   for (std::size_t i = 0; i < values.size(); ++i) values[i].width = block.widths[i];
-  values[models::kBlockInput].dtype = regime.residual;
+  values[models::kBlockInput].dtype = input;
   values[models::kBlockInput].grad = input_grad;
   values[models::kBlockInput].stream = true;
   const auto gathers = [](const Node& node) { return node.kind == OpKind::gather_sequence; };
@@ -211,7 +203,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, bool input_gra
       at.attention_names = &attention_names(node.name);
     if (node.kind == OpKind::rotary || node.kind == OpKind::split || node.kind == OpKind::slice)
       at.operand_names = &operand_names(node.name);
-    const DType dtype = result(*this, at, regime, regime.residual);
+    const DType dtype = result(*this, at, regime, input);
     const bool any = std::ranges::any_of(node.in, [&](ValueId id) { return value(id).grad; });
     at.grad = trains || any;
     for (std::size_t i = 0; i < node.out.size(); ++i) {

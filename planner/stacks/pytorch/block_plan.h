@@ -58,7 +58,7 @@ struct NodePlan {
 
 struct BlockPlan {
   // `part` stays where it is as long as the plan is used.
-  BlockPlan(const LayerPart& part, const Regime& regime, bool input_grad);
+  BlockPlan(const LayerPart& part, const Regime& regime, DType input, bool input_grad);
 
   const LayerPart* layer;
   std::vector<NodePlan> nodes;
@@ -85,9 +85,5 @@ struct BlockPlan {
   void fuse_adapters(), fuse_unsloth();
   std::vector<models::ValueId> gates_;  // by what their activation would make
 };
-
-// Llama's RMSNorm multiplies the weight with x in x's own dtype, OLMo 2's casts back to it;
-// autocast runs layer_norm in fp32.
-DType norm_dtype(models::NormKind kind, DType input, const Regime& regime);
 
 }  // namespace plimsoll::planner::pytorch

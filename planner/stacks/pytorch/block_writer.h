@@ -135,11 +135,13 @@ class BlockWriter : public AttentionWriter {
   SymInt visits(std::int64_t expert) const;  // expert_loop.cpp
   // A linear of one expert reads the rows of its visitors; returns what all others read.
   Tokens visiting(const NodePlan& at);
-  DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.residual; }
+  DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.embedded; }
 
   const BlockPlan* plan_ = nullptr;
   const NodePlan* node_ = nullptr;  // whose backward is being written
   Ref input_, d_input_;
+  TensorId d_output_ = kNoTensor;
+  bool frame_holds(TensorId d) const;
   std::vector<Sum> gradients_;  // by value
   Arguments held_{};
   bool first_ = true, stops_early_ = false;

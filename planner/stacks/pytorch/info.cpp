@@ -12,7 +12,7 @@ TableStates table_states(const ParameterCounts& counts, const models::Strategy& 
            "parameters";
   });
   const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
-  const DType stored = regime_of(s, s.data.zero >= 2, false, false).stored;
+  const DType stored = regime_of(s, s.data.zero >= 2, false).stored;
   check(!s.quantize, ErrorKind::unsupported,
         "--quantize needs a model whose training step is planned");
   const DType frozen = s.param_dtype.value_or(stored);

@@ -53,9 +53,9 @@ Ref BlockWriter::liger_norm_backward(const ModuleNames& names, const NormPart& p
     kernels.birth(d_in.tensor != kNoTensor ? d_in.tensor : d_in.beyond, bytes(values, x.dtype));
   }
   if (trains) {
-    const bool casts = regime_.weight != DType::fp32;
+    const bool casts = regime_.norm != DType::fp32;
     const auto sum = casts ? kernels.take(fp32(part.width)) : -1;
-    kernels.birth(d_weight, bytes(part.width, regime_.weight));
+    kernels.birth(d_weight, bytes(part.width, regime_.norm));
     if (casts) kernels.drop(sum);
   }
   kernels.finish(norm);

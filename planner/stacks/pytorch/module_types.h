@@ -87,6 +87,7 @@ struct Place {
   // everything of the module.
   bool of_view = false;
   bool d_shared = false;  // the gradient that comes in is not the module's to add to
+  bool d_flowing_shared = false;  // nor what flows past it
   bool of_rows = false;  // it reads [rows, width]: its input's gradient is no view of a GEMM's
 };
 
@@ -127,6 +128,7 @@ struct TapeGradients {
   std::span<const Ref> held;  // let go with the oldest node that reads what the forward left
   std::span<TensorId> others{};  // take the further values'
   bool result_shared = false;  // what flows past holds the result's, too
+  bool flowing_shared = false;  // a frame holds `flowing`
 };
 
 // A GEMM with a weight as autograd sees it.

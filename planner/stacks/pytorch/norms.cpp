@@ -102,8 +102,8 @@ void layer_norm(Function& f, const NormOperands& of, DType, DType wide) {
 Function norm_function(const NormPart& part, const NormInput& x, const Regime& regime) {
   Function f;
   NormOperands of{f.given({tape::kAll, x.dtype}, x.grad, ".input"),
-                  f.parameter({kWidth, regime.weight}, part.train_weight), tape::kNone};
-  if (part.bias) of.bias = f.parameter({kWidth, regime.weight}, part.train_bias);
+                  f.parameter({kWidth, regime.norm}, part.train_weight), tape::kNone};
+  if (part.bias) of.bias = f.parameter({kWidth, regime.norm}, part.train_bias);
   f.sums_with(kWidth, {kPartialSums, kCounters});
   const DType wide = regime.autocast ? DType::fp32 : x.dtype;
   switch (part.kind) {
@@ -144,7 +144,7 @@ TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInp
   static tape::Rules<1u << 13> rules;
   std::size_t key = static_cast<std::size_t>(part.kind);
   key = key << 2 | tape::dtype_bits(x.dtype);
-  key = key << 2 | tape::dtype_bits(regime.weight);
+  key = key << 2 | tape::dtype_bits(regime.norm);
   for (const bool bit :
        {x.grad, part.train_weight, part.bias, part.train_bias, regime.autocast, regime.by_node})
     key = key << 1 | bit;
@@ -188,7 +188,8 @@ TensorId ModuleWriter::norm_backward(const ModuleNames& names, const NormPart& p
                         .parameters = {&names, &names},
                         .into = at.into,
                         .held = at.held,
-                        .result_shared = at.d_shared});
+                        .result_shared = at.d_shared,
+                        .flowing_shared = at.d_flowing_shared});
 }
 
 }  // namespace plimsoll::planner::pytorch

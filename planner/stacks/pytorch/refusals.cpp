@@ -155,7 +155,7 @@ void refuse_optimizer(const models::Strategy& s) {
   check(s.optimizer_impl != models::OptimizerImpl::fused || rule.torch.refusal_fused == nullptr,
         ErrorKind::bad_input,
         [&] { return "--optimizer-impl fused: " + std::string(rule.torch.refusal_fused); });
-  const Regime regime = regime_of(s, s.data.zero >= 2, false, false);
+  const Regime regime = regime_of(s, s.data.zero >= 2, false);
   check((s.lora ? regime.adapter : regime.stored) != DType::bf16 ||
             rule.torch.refusal_bf16 == nullptr,
         ErrorKind::unsupported, [&] {

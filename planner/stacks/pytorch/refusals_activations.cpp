@@ -35,7 +35,7 @@ void refuse_saved_by_node(const models::ModelSpec& model, const models::Strategy
   const bool fused =
       s.attention == models::Attention::flash || s.attention == models::Attention::cudnn;
   refuse_if(
-      !fused || slides || regime_of(s, false, false, false).compute == DType::fp32,
+      !fused || slides || regime_of(s, false, false).compute == DType::fp32,
       "is modelled with PyTorch's own flash attention or cuDNN's: 16 bits, no sliding window");
   const bool more = s.lora && (models::further_option(*s.lora) != nullptr || s.lora->dropout > 0);
   refuse_if(more, "is modelled with adapters that are LoRA's A and B alone, without dropout");

@@ -2,12 +2,66 @@
 #include <algorithm>
 #include <string>
 
+#include "models/bitsandbytes.h"
+#include "models/decisions/layer.h"
+#include "models/stack_versions.h"
 #include "models/storages.h"
 #include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/regime.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::pytorch {
+
+namespace {
+// The names of modules that TRL casts back (trl 0.24, trainer/utils.py,
+// peft_module_casting_to_bf16).
+void refuse_casting_of(const Question& question) {
+  if (!models::casts_behind_kbit(question.strategy)) return;
+  // Transformers 5's routers and experts are no linears.
+  const bool stacked = question.strategy.transformers >= models::kExpertsAreStacked;
+  const auto stays = [&](const models::ParameterRow& row) {
+    const bool end =
+        row.module == models::ModuleKind::embedding || row.module == models::ModuleKind::head;
+    const auto named = [&](const char* part) {
+      return std::string_view(row.name).find(part) != std::string_view::npos;
+    };
+    return (end && !named("lm_head") && !named("embed_tokens") && !named("wte") && !named("wpe")) ||
+           (stacked && !row.stacked.empty());
+  };
+  check(std::ranges::none_of(question.model->parameters, stays), ErrorKind::unsupported, [&] {
+    return "--kbit-casting yes of " + question.model->model_type +
+           " is not modelled yet: TRL casts modules called embed_tokens, wte, wpe and lm_head "
+           "alone, and it has others";
+  });
+}
+
+// Where the stream begins in 16 bits and its first layer makes it fp32 (set_stream).
+void refuse_widening(const Question& question) {
+  const models::Strategy& s = question.strategy;
+  const models::Decoder& d = *question.model->decoder;
+  if (!s.quantize || !is_mixed(s.precision)) return;
+  Regime regime = regime_of(s, s.data.zero >= 2, is_fsdp1(s));
+  set_stream(regime, s, d);
+  const bool wide = norm_dtype(d.norm, regime.embedded, regime) != regime.embedded;
+  if (!wide) return;
+  const auto refuse_if = [](bool asked, const std::string& with) {
+    check(!asked, ErrorKind::unsupported, [&] {
+      return with +
+             " is not modelled where autocast makes the residual stream fp32 from the first "
+             "packed MLP on: a LayerNorm without --kbit-prep yes, and --kbit-casting yes";
+    });
+  };
+  refuse_if(!models::packs_with_bitsandbytes(s),
+            "--quantize " + std::string(s.quantize->storage->name));
+  refuse_if(s.stack == models::Stack::deepspeed, "--stack deepspeed");
+  refuse_if(s.data.zero >= 2, "--fsdp-version 1");
+  refuse_if(s.offload.activations, "--offload activations");
+  refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
+  refuse_if(models::decisions::layers_per_checkpoint(s.recompute, d.layers) > 1,
+            "--recompute with checkpoints of several layers");
+  refuse_if(s.kernels == models::Kernels::unsloth, "--kernels unsloth");
+}
+}  // namespace
 
 void refuse_of_model(const Question& question) {
   const bool own = question.model->decoder->eager_attention;
@@ -53,9 +107,8 @@ void refuse_of_model(const Question& question) {
           return "--quantize awq of " + question.model->model_type +
                  ", a mixture of experts, is not modelled yet";
         });
-  check(!stream_widens(question.strategy, d.norm), ErrorKind::unsupported,
-        "--quantize without --kbit-prep yes: under autocast the residual stream of a model with "
-        "LayerNorm is fp32 from its first packed MLP on, which is not modelled yet");
+  refuse_casting_of(question);
+  refuse_widening(question);
   refuse_classifier(question);
   refuse_attention(question);
 }

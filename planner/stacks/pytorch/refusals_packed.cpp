@@ -165,6 +165,29 @@ void refuse_fused_adapters(const models::Strategy& s) {
         "fms-acceleration has it ignore adapters");
 }
 
+// trl 0.24, models/utils.py, prepare_peft_model. Where parameters are sharded it prepares nothing,
+// and casts nothing.
+void refuse_casting(const models::Strategy& s) {
+  if (!s.quantize->kbit_casting || s.data.zero >= 2) return;
+  const std::string what = "--kbit-casting yes";
+  check(models::kbit_prepared(s), ErrorKind::bad_input,
+        what +
+            " without --kbit-prep yes: TRL casts back what PEFT's "
+            "prepare_model_for_kbit_training made fp32");
+  check(s.precision == models::Precision::bf16_mixed, ErrorKind::bad_input, [&] {
+    return what + " with --precision " + std::string(name_of(s.precision)) +
+           ": TRL casts where bf16 is on alone (--precision bf16-mixed)";
+  });
+  check(s.quantize->storage->gemm == models::PackedGemm::dequantizes, ErrorKind::bad_input, [&] {
+    return what + " with --quantize " + std::string(s.quantize->storage->name) +
+           ": TRL casts 4-bit bases alone (is_loaded_in_4bit): nf4, nf4-dq, fp4";
+  });
+  check(s.lora && s.lora->kind == models::AdapterKind::lora && !s.lora->dora &&
+            s.lora->modules_to_save.empty(),
+        ErrorKind::unsupported,
+        what + " with adapters other than LoRA's, DoRA or --modules-to-save is not modelled yet");
+}
+
 }  // namespace
 
 // FSDP shards parameters of one floating dtype, and its policy casts them: packed values have to
@@ -180,6 +203,7 @@ void refuse_packed(const models::Strategy& s) {
   if (q.storage->gemm == models::PackedGemm::hqq) refuse_hqq(s);
   if (q.storage->gemm == models::PackedGemm::torchao) refuse_torchao(s);
   if (s.kernels == models::Kernels::fused) refuse_fused_adapters(s);
+  refuse_casting(s);
   // bitsandbytes puts a new parameter into the module in its first forward
   // (fix_4bit_weight_quant_state_from_module), which _flat_param.py refuses where it does not
   // reshard.

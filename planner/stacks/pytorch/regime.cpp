@@ -12,30 +12,31 @@ DType low_dtype(Precision precision) {
                                                                             : DType::bf16;
 }
 
-Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp,
-                 bool embedding_norm) {
+Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsdp) {
   const bool mixed = is_mixed(s.precision);
   Regime r;
   r.by_node = hooks_take_all(s);
   if (!mixed) {
     const DType own = s.precision == Precision::fp32 ? DType::fp32 : low_dtype(s.precision);
-    r.stored = r.weight = r.compute = r.residual = s.param_dtype.value_or(own);
+    r.stored = r.weight = r.compute = s.param_dtype.value_or(own);
   } else if (sharded) {
     const bool upcast = s.data.fsdp_upcast.value_or(!s.quantize);
     r.stored = upcast ? DType::fp32 : s.param_dtype.value_or(DType::fp32);
-    r.weight = r.compute = r.residual = low_dtype(s.precision);
+    r.weight = r.compute = low_dtype(s.precision);
     r.autocast = autocast_with_fsdp;
   } else {
     const DType loaded = s.param_dtype.value_or(DType::fp32);
-    r.stored = r.weight = r.residual = models::kbit_prepared(s) ? DType::fp32 : loaded;
+    r.stored = r.weight = models::kbit_prepared(s) ? DType::fp32 : loaded;
     r.compute = low_dtype(s.precision);
     r.autocast = true;
   }
+  r.norm = r.weight;
+  if (models::casts_behind_kbit(s)) r.weight = r.compute;
+  r.embedded = r.residual = r.weight;
   // Fabric packs halves (plugins/precision/bitsandbytes.py, _Linear4bit.quantize).
   const bool halves = models::is_litgpt(s.code) || (models::packs_with_bitsandbytes(s) &&
                                                     s.bitsandbytes < models::kPacksAsLoaded);
   r.unpacked = halves ? DType::fp16 : s.param_dtype.value_or(r.stored);
-  if (embedding_norm && r.autocast) r.residual = DType::fp32;
   r.reduce = s.data.reduce_dtype.value_or(s.grad_dtype.value_or(r.weight));
   if (!s.lora) return r;
   r.adapter = sharded && mixed ? r.weight : s.lora->dtype;
@@ -49,10 +50,16 @@ bool hooks_take_all(const models::Strategy& s) {
          s.kernels != models::Kernels::unsloth;
 }
 
-bool stream_widens(const models::Strategy& s, models::NormKind norm) {
-  if (!s.quantize || models::is_rms(norm) || !is_mixed(s.precision) || models::kbit_prepared(s))
-    return false;
-  return s.data.zero >= 2 ? is_fsdp1(s) : s.param_dtype.value_or(DType::fp32) != DType::fp32;
+DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
+  if (multiplies_in_fp32(kind)) return input;
+  if (kind == models::NormKind::layer_norm && regime.autocast) return DType::fp32;
+  return promoted(input, regime.norm);
+}
+
+void set_stream(Regime& r, const models::Strategy& s, const models::Decoder& d) {
+  r.embedded = d.embedding_norm && r.autocast ? DType::fp32 : r.weight;
+  const bool widens = models::packs_with_bitsandbytes(s) && r.patch.norms == NormKernel::eager;
+  r.residual = widens ? norm_dtype(d.norm, r.embedded, r) : r.embedded;
 }
 
 }  // namespace plimsoll::planner::pytorch

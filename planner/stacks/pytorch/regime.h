@@ -12,7 +12,9 @@ struct Regime {
   DType stored = DType::fp32;  // parameter (shard) in memory, and its optimizer states
   DType weight = DType::fp32;  // what modules see; differs from stored under FSDP's policy
   DType compute = DType::fp32;  // GEMMs; differs from weight under autocast
-  DType residual = DType::fp32;  // residual stream
+  DType norm = DType::fp32;  // weights of norms as modules see them
+  DType embedded = DType::fp32;  // what the first layer reads, and the rotary tables
+  DType residual = DType::fp32;  // residual stream behind the first layer
   DType reduce = DType::fp32;  // dtype of FSDP's reduce-scatter
   DType adapter = DType::fp32;  // LoRA's A and B as modules see them
   DType adapter_input = DType::fp32;  // what their input is cast to
@@ -44,12 +46,16 @@ constexpr DType promoted(DType a, DType b) {
 // with mixed precision (accelerate 1.15, utils/fsdp_utils.py, fsdp2_prepare_model) and reduces in
 // the low dtype (utils/dataclasses.py, set_mixed_precision).
 // Accelerate leaves it at that where parameters are packed (model_has_params4bit).
-// `embedding_norm`: the stream begins as a norm's result, which autocast computes in fp32.
-Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_with_fsdp,
-                 bool embedding_norm);
+Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_with_fsdp);
 
-// Whether the residual stream begins in 16 bits and is fp32 behind the first layer: autocast runs
-// LayerNorm in fp32, and a packed linear returns the dtype that it was given (Linear4bit.forward).
-bool stream_widens(const models::Strategy& strategy, models::NormKind norm);
+// The stream's dtypes, by what the model's norms return. It begins as the embedding's result, or a
+// norm's (BLOOM, BERT), which autocast computes in fp32. A packed linear returns the dtype that it
+// was given (bitsandbytes, nn/modules.py, Linear4bit.forward): where that was a norm's fp32, the
+// first MLP makes the stream fp32.
+void set_stream(Regime& regime, const models::Strategy& strategy, const models::Decoder& decoder);
+
+// Llama's RMSNorm multiplies the weight with x in x's own dtype, OLMo 2's casts back to it;
+// autocast runs layer_norm in fp32.
+DType norm_dtype(models::NormKind kind, DType input, const Regime& regime);
 
 }  // namespace plimsoll::planner::pytorch

@@ -14,7 +14,7 @@ using models::ValueId;
 // (bitsandbytes.py).
 DType BlockWriter::joined_tables() const {
   const bool cast = !strategy_.quantize && tokens_.length == d_.rotary_rows;
-  return cast ? regime_.residual : DType::fp32;
+  return cast ? regime_.embedded : DType::fp32;
 }
 
 // Of queries, of keys.

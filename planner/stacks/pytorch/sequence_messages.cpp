@@ -86,7 +86,7 @@ void StepWriter::write_sequence_messages(Messages& out) const {
   std::size_t layer = 0;
   for (const LayerRun& run : s_.parts.runs)
     for (const LayerPart& part : run.pattern) {
-      BlockPlan plan(part, s_.regime, run.input_grad);
+      BlockPlan plan(part, s_.regime, s_.regime.residual, run.input_grad);
       if (s_.strategy.recompute.kind == models::RecomputeKind::ops)
         plan.store_by_op(s_.strategy.recompute);
       messages.at(Part::layer, layer++, run.repeats());
@@ -96,7 +96,7 @@ void StepWriter::write_sequence_messages(Messages& out) const {
                     checkpoints_.repeats_to_the_end() ? plan.nodes.size() : plan.last_save + 1,
                     messages);
       run_backward(plan, messages);
-      for (const NormPart& norm : part.norms) messages.sum_norm(norm.width, s_.regime.weight);
+      for (const NormPart& norm : part.norms) messages.sum_norm(norm.width, s_.regime.norm);
     }
   // The head's input; of cross entropy each token's maximum, sum and log-probability in fp32.
   messages.at(Part::tail, 0, 1);
@@ -104,7 +104,7 @@ void StepWriter::write_sequence_messages(Messages& out) const {
   for (int i = 0; i < 3; ++i)
     messages.send(Kind::all_reduce, When::forward, storage(Count(1), DType::fp32), true);
   messages.scatter(When::backward, token);
-  messages.sum_norm(s_.d.hidden, s_.regime.weight);
+  messages.sum_norm(s_.d.hidden, s_.regime.norm);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -32,12 +32,14 @@ Step::Step(models::StepProgram& program, const ModelParts& of, const models::Str
       rules(given),
       tokens(of_step, chosen.rows, of.virtual_tokens, of.prefix_tokens),
       text(of_step, chosen.rows),
-      regime(
-          regime_of(chosen, chosen.data.zero >= 2, given.fsdp_autocast, of.decoder.embedding_norm)),
+      regime(regime_of(chosen, chosen.data.zero >= 2, given.fsdp_autocast)),
       layer(b, d, regime, rules, strategy, tokens) {
   // Without FSDP2 there are no units at the ends.
   if (chosen.data.zero < 2 || is_fsdp1(chosen)) rules.fsdp_units = FsdpUnits::root;
   regime.patch = kernel_patch(of.model_type, chosen);
+  set_stream(regime, chosen, d);
+  // The clock takes a first layer that reads 16 bits for one like the others.
+  if (given.works != nullptr) regime.embedded = regime.residual;
   if (models::has_host_optimizer(chosen)) strategy.optimizer_impl = models::OptimizerImpl::fused;
   if (chosen.data.zero < 2) return;
   shards = models::decisions::mesh_of(chosen)[models::decisions::Axis::shard].ranks;
@@ -54,6 +56,7 @@ DType Step::stored(const Parameter& p) const {
   if (p.bias_of_packed) return bias_dtype(p);
   if (p.adapter && strategy.quantize) return strategy.lora->dtype;  // no upcast (regime.h)
   if (p.adapter) return regime.adapter == strategy.lora->dtype ? regime.adapter : regime.stored;
+  if (models::casts_behind_kbit(strategy) && (p.embedding || !p.hidden)) return regime.weight;
   // Accelerate upcasts trainable parameters only.
   if (!p.trainable && !models::kbit_prepared(strategy) && strategy.param_dtype)
     return *strategy.param_dtype;

@@ -79,7 +79,9 @@ void StepWriter::micro_batch(std::int64_t index, SymInt times) {
   for (Unit* unit : {&s_.root, &s_.embedding, &s_.tail}) wrapper_->declare(*unit);
   for (Run& run : s_.runs) declare_layers(run);
   s_.d_embedded = s_.parts.runs.front().input_grad
-                      ? s_.b.tensor("embeddings.out.grad", s_.stream_bytes(), Category::temporaries)
+                      ? s_.b.tensor("embeddings.out.grad",
+                                    storage(s_.stream_tokens() * s_.d.hidden, s_.regime.embedded),
+                                    Category::temporaries)
                       : kNoTensor;
   s_.layer.set_sink(wrapper_.get());
   wrapper_->begin_micro_batch();

@@ -145,7 +145,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
   const tape::Lowered& of =
       part.rule->backward({d.flowing != kNoTensor, through_hooks(),
                            !sinks || sink_->keeps(parameter_elements(part, counts)),
-                           sinks && sink_->acts(), d.result_shared});
+                           sinks && sink_->acts(), d.result_shared, d.flowing_shared});
   const TapeBytes& known = evaluated(of, counts);
   TapeSlots& slots = slots_[1];  // a recomputation in the middle is a forward
   TensorId d_in = kNoTensor;

@@ -78,7 +78,11 @@ void StepWriter::add_runs() {
     }
     const std::int64_t stride = alternates ? layers.period() : k;
     const std::int64_t whole = layers.count / stride, rest = layers.count % stride;
-    add_run(layers, layers.first, whole, stride);
+    // The one that reads the embedding is unlike the others where the stream widens in it.
+    const bool widens = layers.first == 0 && s_.regime.embedded != s_.regime.residual;
+    const std::int64_t apart = widens && whole > 1 ? 1 : 0;
+    add_run(layers, layers.first, apart, stride);
+    add_run(layers, layers.first + apart * stride, whole - apart, stride);
     add_run(layers, layers.first + whole * stride, rest == 0 ? 0 : 1, rest);
   }
 }
@@ -95,8 +99,11 @@ void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_
     size_unit(run.units[j], run.layer(j).parameters, run.group);
   run.saved.resize(run.stride());
   run.kept.resize(run.stride());
-  for (const LayerPart& layer : layers.pattern)
-    run.plans.emplace_back(layer, s_.regime, layers.input_grad);
+  for (const LayerPart& layer : layers.pattern) {
+    const bool embedded = first == 0 && run.plans.empty();
+    run.plans.emplace_back(layer, s_.regime, embedded ? s_.regime.embedded : s_.regime.residual,
+                           layers.input_grad);
+  }
   if (s_.strategy.recompute.kind == RecomputeKind::ops && !s_.compiles())
     for (BlockPlan& plan : run.plans) plan.store_by_op(s_.strategy.recompute);
   // A backward holds places in it while the recomputation fills them.

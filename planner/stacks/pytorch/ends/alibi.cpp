@@ -14,8 +14,8 @@ void EmbeddingWriter::alibi_biases() {
   const SymInt t = tokens_.all_keys(), heads = d_.heads;
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
   const SymInt biases = checked_multiply(t, heads);
-  const bool casts = regime_.residual != DType::fp32;
-  s_.front.alibi = b_.tensor("alibi", storage(biases, regime_.residual), Category::activations);
+  const bool casts = regime_.embedded != DType::fp32;
+  s_.front.alibi = b_.tensor("alibi", storage(biases, regime_.embedded), Category::activations);
   auto made = b_.op("alibi", Phase::forward).read(s_.front.padding_mask).write(s_.front.alibi);
   KernelsOfOp kernels(b_);
   const auto slopes_of = [&](SymInt count) {
@@ -36,7 +36,7 @@ void EmbeddingWriter::alibi_biases() {
   kernels.take(layer_.fp32(t));
   kernels.drop(less);
   if (casts) kernels.take(layer_.fp32(biases));
-  kernels.birth(s_.front.alibi, layer_.bytes(biases, regime_.residual));
+  kernels.birth(s_.front.alibi, layer_.bytes(biases, regime_.embedded));
   kernels.finish(made);
 }
 

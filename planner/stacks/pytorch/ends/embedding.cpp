@@ -77,7 +77,7 @@ void EmbeddingWriter::normalize() {
 void EmbeddingWriter::dropout() {
   const SymInt n = checked_multiply(tokens_.total(), d_.hidden);
   s_.front.dropout_mask = b_.tensor("embeddings.dropout.mask", SymBytes(n), Category::activations);
-  const TensorId dropped = activation("embeddings.dropout", n, regime_.residual);
+  const TensorId dropped = activation("embeddings.dropout", n, regime_.embedded);
   b_.op("embeddings.dropout", Phase::forward)
       .read(s_.hidden)
       .write(s_.front.dropout_mask)

@@ -56,7 +56,7 @@ void EmbeddingWriter::backward() {
 TensorId EmbeddingWriter::sum_gradient() {
   const SymInt n = checked_multiply(s_.stream_tokens(), d_.hidden);
   const auto gradient = [&](const char* name) {
-    return b_.tensor(name, storage(n, regime_.residual), Category::temporaries);
+    return b_.tensor(name, storage(n, regime_.embedded), Category::temporaries);
   };
   TensorId d = s_.d_embedded;
   if (s_.front.dropout_mask != kNoTensor) {
@@ -161,7 +161,7 @@ void EmbeddingWriter::tied_gradient(TensorId d) {
 TensorId EmbeddingWriter::project_in_back(TensorId d) {
   const bool input_grad = parts_.train_embedding || s_.leaf_input();
   if (!parts_.project_in.trains() && !input_grad) return kNoTensor;
-  if (regime_.residual != regime_.compute) {
+  if (regime_.embedded != regime_.compute) {
     const Count values(checked_multiply(tokens_.total(), d_.hidden));
     const TensorId narrow =
         b_.tensor("project_in.out.grad", storage(values, regime_.compute), Category::temporaries);

@@ -22,7 +22,7 @@ void EmbeddingWriter::rotary_tables() {
 std::pair<TensorId, TensorId> EmbeddingWriter::rotary_table() {
   const SymInt s = tokens_.length, angles = checked_multiply(s, d_.rotated() / 2);
   const SymInt values = d_.half_rotary ? angles : checked_multiply(s, d_.rotated());
-  const DType dtype = d_.fp32_rotary ? DType::fp32 : regime_.residual;
+  const DType dtype = d_.fp32_rotary ? DType::fp32 : regime_.embedded;
   const auto table = [&](const char* name) {
     return b_.tensor(name, storage(values, dtype), Category::activations);
   };

@@ -25,6 +25,7 @@ class Backward : Formulas {
       for_each_kept(operation, [&](ValueId id) { ++readers_[storage(id)]; });
     }
     if (around_.flows) gradient_[0] = begin({f_.value(0).size, Role::flowing, 0});
+    if (around_.flowing_shared) ++uses_.back();
     gradient_[at(f_.result())] = begin({f_.value(f_.result()).size, Role::d_result, f_.result()});
     if (around_.result_shared) ++uses_.back();
   }
@@ -166,7 +167,7 @@ class Backward : Formulas {
       sum = of.block;
       view_[at(of.to)] = of.view;
       if (!of.view) claim(sum, of.to);
-    } else if (flows(of.to)) {
+    } else if (flows(of.to) && !around_.flowing_shared) {
       const BlockId both = begin({f_.value(of.to).size, Role::d_given, of.to});
       script_.steps.push_back({Step::What::adopt, both, sum});
       sum = both;

@@ -49,9 +49,10 @@ const Lowered& Rule::forward(bool saves, bool stops) const {
 }
 
 const Lowered& Rule::backward(const Surroundings& of) const {
-  return known(backward_[of.result_shared * 16u + of.acts_on_gradients * 8u + of.flows * 4u +
-                         of.checkpointed * 2u + of.keeps_gradients],
-               [&] { return tape::backward(function_, of); });
+  return known(
+      backward_[of.flowing_shared * 32u + of.result_shared * 16u + of.acts_on_gradients * 8u +
+                of.flows * 4u + of.checkpointed * 2u + of.keeps_gradients],
+      [&] { return tape::backward(function_, of); });
 }
 
 }  // namespace plimsoll::planner::tape

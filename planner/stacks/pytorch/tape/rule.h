@@ -34,7 +34,7 @@ class Rule {
   Function function_;
   std::vector<ValueId> kept_;
   mutable std::array<Known, 4> forward_{};
-  mutable std::array<Known, 32> backward_{};
+  mutable std::array<Known, 64> backward_{};
 };
 
 // Two bits for the dtypes that activations have.

@@ -86,6 +86,7 @@ struct Surroundings {
   bool acts_on_gradients =
       false;  // something happens between a gradient's arrival and what follows
   bool result_shared = false;  // the result's gradient has another owner, and lives on
+  bool flowing_shared = false;  // and so has what has begun to arrive: it is not added to in place
 };
 Script backward(const Function& function, const Surroundings& surroundings);
 
