@@ -146,3 +146,32 @@ TEST_CASE("what comes closest is found behind numbers of GPUs that have no batch
   CHECK(nearest->setting.batch.micro_batch == 4);
   CHECK_FALSE(fits(scope, nearest->plan));
 }
+
+TEST_CASE("what a list goes by is the size that a plan reaches, less being better") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  for (const Objective objective : {Objective::context, Objective::batch, Objective::gpus}) {
+    Scope scope = scope_of(model, "4090", 2, 512, objective);
+    scope.only = {{"stack", {"pytorch"}}, {"precision", {"bf16-mixed"}}};
+    const Result result = search::search(scope);
+    REQUIRE(!result.ranked.empty());
+    for (const Found& found : result.ranked) {
+      const Setting& s = found.setting;
+      const auto gpus = static_cast<double>(s.strategy.gpus);
+      const double first = objective == Objective::gpus ? gpus
+                           : objective == Objective::context
+                               ? -static_cast<double>(s.batch.seq_len) / 256
+                               : -static_cast<double>(s.batch.micro_batch) * gpus;
+      CHECK(found.rank.first == first);
+    }
+  }
+}
+
+TEST_CASE("where the capacity is not known every plan fits") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  const Scope scope = scope_of(model, "4090", 1, 512, Objective::memory);
+  reports::Plan plan;
+  plan.fits = false;
+  CHECK(fits(scope, plan));
+  plan.usable = 1_B;
+  CHECK_FALSE(fits(scope, plan));
+}
