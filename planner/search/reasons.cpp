@@ -312,18 +312,18 @@ class Reasons {
                              gib(high ? need->counted() : need->least()),
                              high ? " with the assumed overheads at their high end" : "",
                              gib(*space_.usable())));
+    if (!fits(scope_, plan_of(scope_, {.strategy = found.setting.strategy, .batch = *next})))
+      return say(fmt::format("Micro-batch {} fits by its peak, but not with the allocator's gaps.",
+                             next->micro_batch));
+    if (!found.throughput.known) return;
     const double gain =
         space_.throughput(found.setting, *next).tokens_per_second / found.speed() - 1;
-    if (!found.throughput.known) return;
     if (gain <= 0)
       say(fmt::format("Micro-batch {} is no faster.", next->micro_batch));
     else if (gain < kSameKindMargin)
       say(
           fmt::format("Micro-batch {} would leave less room and be as fast within the estimate's "
                       "error.",
-                      next->micro_batch));
-    else
-      say(fmt::format("Micro-batch {} fits by its peak, but not with the allocator's gaps.",
                       next->micro_batch));
   }
 

@@ -2,6 +2,10 @@
 // of torch/_functorch/partitioners.py.
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
 #include "planner/stacks/pytorch/compiled/min_cut.h"
 #include "planner/stacks/pytorch/compiled/partition.h"
 
@@ -16,7 +20,8 @@ struct Maker {
   }
   void finish(std::vector<NodeId> results, std::vector<NodeId> gradients) {
     std::vector<NodeId> all = results;
-    for (const NodeId id : gradients) all.push_back(id);
+    for (const NodeId id : gradients)
+      if (id != kNoNode) all.push_back(id);
     graph.results = std::move(results);
     graph.gradients = std::move(gradients);
     add("output", NodeClass::output, std::move(all), 0);
@@ -93,6 +98,79 @@ TEST_CASE("a checkpoint's policy overrides the cut") {
   };
   CHECK(saved(Policy::recompute) == std::vector<NodeId>{0});
   CHECK(saved(Policy::save) == std::vector<NodeId>{1});
+}
+
+// x → f₁ … f₁₂₀, the backward multiplies by one of them, and x is the cheapest to keep of what that
+// is made of. Chains begin at f₁, since nothing fuses with an input: f₁₀₂ is more than a hundred
+// nodes behind it and not computed again; f₁₀₁ is. Another reader of f₁, which comes behind the
+// chain (`beside`), leaves a second way open, and then nothing is banned.
+TEST_CASE("a chain is computed again over a hundred nodes and no more") {
+  const auto saved = [](std::int32_t read, bool beside) {
+    Maker m;
+    const NodeId x = m.add("x", NodeClass::input, {}, 1);
+    NodeId last = x;
+    for (int i = 1; i <= 120; ++i) last = m.add("cos", NodeClass::fusible, {last}, 1'000'000);
+    std::vector<NodeId> results{last};
+    if (beside) {
+      const NodeId other = m.add("sin", NodeClass::fusible, {1}, 1'000'000);
+      results.push_back(m.add("exp", NodeClass::fusible, {other}, 1'000'000));
+    }
+    const NodeId d = m.add("tangent", NodeClass::tangent, {}, 1'000'000);
+    m.finish(results, {m.add("mul", NodeClass::fusible, {d, read}, 1'000'000)});
+    return partition(m.graph).saved;
+  };
+  CHECK(saved(101, false) == std::vector<NodeId>{0});
+  CHECK(saved(102, false) == std::vector<NodeId>{102});
+  CHECK(saved(102, true) == std::vector<NodeId>{0});
+}
+
+JointGraph drawn(const nlohmann::json& of) {
+  const std::map<std::string, NodeClass> kinds{{"input", NodeClass::input},
+                                               {"tangent", NodeClass::tangent},
+                                               {"view", NodeClass::view},
+                                               {"fusible", NodeClass::fusible},
+                                               {"random", NodeClass::random},
+                                               {"concatenate", NodeClass::concatenate},
+                                               {"opaque", NodeClass::opaque},
+                                               {"tuple", NodeClass::tuple},
+                                               {"statistics", NodeClass::statistics},
+                                               {"element", NodeClass::element}};
+  const std::map<std::string, Policy> policies{
+      {"", Policy::none}, {"save", Policy::save}, {"recompute", Policy::recompute}};
+  Maker m;
+  for (const auto& node : of["nodes"]) {
+    m.add("", kinds.at(node[0]), node[1], node[2]);
+    m.graph.nodes.back().parameter = node[3] == 1;
+    m.graph.nodes.back().policy = policies.at(node[4]);
+  }
+  m.finish(of["results"], of["gradients"]);
+  return m.graph;
+}
+
+// tools/oracle/partitions.py: torch's own partitioner on drawn graphs of every kind of node, some
+// with chains of more than a hundred fusible ones, some with a checkpoint's policies.
+TEST_CASE("of drawn graphs the partition saves and repeats what torch's does") {
+  const auto document = nlohmann::json::parse(std::ifstream(PLIMSOLL_GOLDEN "/partitions.json"));
+  std::size_t repeated = 0;
+  for (std::size_t i = 0; i < document["graphs"].size(); ++i) {
+    CAPTURE(i);
+    const auto& of = document["graphs"][i];
+    const JointGraph graph = drawn(of);
+    const Partition out = partition(graph);
+    CHECK(out.saved == of["saved"].get<std::vector<NodeId>>());
+    std::vector<NodeId> backward;
+    for (NodeId id = 0; id + 1 < static_cast<NodeId>(graph.nodes.size()); ++id) {
+      const NodeClass kind = graph[id].kind;
+      if (!out.backward[static_cast<std::size_t>(id)] || kind == NodeClass::tangent ||
+          kind == NodeClass::input)
+        continue;
+      backward.push_back(id);
+      repeated += out.forward[static_cast<std::size_t>(id)];
+    }
+    CHECK(backward == of["backward"].get<std::vector<NodeId>>());
+  }
+  CHECK(document["graphs"].size() == 160);
+  CHECK(repeated > 100);
 }
 
 }  // namespace

@@ -32,3 +32,45 @@ TEST_CASE(
   CHECK(moved.at("self_attn.k_proj") == 5 * 64 * 32);
   CHECK(moved.at("mlp.down_proj.input.grad") == 5 * 64 * 128);
 }
+
+namespace {
+
+std::map<std::string, double> moved_by(const models::ModelSpec& model, const models::Strategy& s) {
+  const planner::ModelParts parts = planner::model_parts(model, s);
+  models::StepProgram program;
+  planner::Works works;
+  StepWriter(program, parts, s, {.seq_len = 32}, {.granularity = 1, .works = &works}).write();
+  std::map<std::string, double> moved;
+  for (std::size_t op = 0; op < program.ops.size(); ++op)
+    moved[std::string(program.ops[op].name)] += planner::rest_of_op(program, works, op).moved;
+  return moved;
+}
+
+}  // namespace
+
+// The sum of 32 rows in bf16, beside the weight's GEMM, where there is a bias that is trained.
+TEST_CASE("a bias's gradient reads what its linear made once more") {
+  models::Strategy s = bf16_strategy();
+  const auto moved = moved_by(small_gpt2(1), s);
+  CHECK(moved.at("attn.c_attn.weight.grad") == 32 * 192 * 2);
+  CHECK(moved.at("mlp.c_fc.weight.grad") == 32 * 256 * 2);
+  CHECK(moved_by(small_llama(1), s).at("mlp.up_proj.weight.grad") == 0);
+  s.freeze = {"*.bias"};
+  CHECK(moved_by(small_gpt2(1), s).at("attn.c_attn.weight.grad") == 0);
+}
+
+// 32 rows of 64 in bf16: the adapter's part is read and written masked, and where another linear's
+// part is there already that is read as well. Without dropout the GEMM adds to it by itself.
+TEST_CASE("what an adapter's dropout masks in the backward is moved, nothing without one") {
+  models::Strategy s = bf16_strategy();
+  s.lora = models::Lora{.rank = 8, .dropout = 0.1, .targets = {"q_proj", "k_proj", "v_proj"}};
+  const auto named = [&](const char* linear) {
+    const std::string name = std::string("self_attn.") + linear + ".lora_A.input.grad";
+    return moved_by(small_llama(2), s).at(name);
+  };
+  constexpr double kRows = 32 * 64 * 2;
+  const double all = named("q_proj") + named("k_proj") + named("v_proj");
+  CHECK(all == (2 + 3 + 3) * kRows);
+  s.lora->dropout = 0;
+  CHECK(named("q_proj") + named("k_proj") + named("v_proj") == 0);
+}

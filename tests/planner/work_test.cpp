@@ -13,13 +13,14 @@
 #include "models/model_reader.h"
 #include "planner/plan.h"
 #include "planner/stack_step.h"
-#include "planner/stacks/stack_info.h"
 #include "planner/time/compute_time.h"
 #include "tests/near.h"
+#include "tests/planner/written_work.h"
 
 using namespace plimsoll;
 using planner::Gemm;
 using planner::WorkSum;
+using tests::Written;
 
 namespace {
 
@@ -29,31 +30,6 @@ constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 4096, "
   "num_key_value_heads": 8, "max_position_embeddings": 8192})";
 constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 2,
   "vocab_size": 50257, "n_positions": 1024, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})";
-
-struct Written {
-  models::ModelSpec model;
-  planner::Question question;
-  models::StepProgram program;
-  planner::Works works;
-
-  Written(const char* config, const models::Strategy& strategy, models::Batch batch)
-      : model(models::read_model(config, "made-up", "test")) {
-    question.strategy = planner::computing_part(strategy);
-    question.batch = batch;
-    question.cluster.gpu = models::find_gpu("a100-sxm-80gb");
-    const planner::ModelParts parts = planner::model_parts(model, question.strategy);
-    planner::stack_info(question.strategy.stack).write_compute(question, parts, program, works);
-  }
-  planner::StepWork all() const { return planner::work_of_step(program, works); }
-  // Of the ops with this name in the first layer, bytes for each of `values`.
-  double bytes_each(const std::string& name, models::Phase phase, double values) const {
-    double moved = 0;
-    for (std::size_t i = 0; i < program.ops.size(); ++i)
-      if (program.ops[i].name == name && program.ops[i].phase == phase)
-        moved += works.of(i).moved + works.of(i).casts;
-    return moved / values;
-  }
-};
 
 models::Strategy bf16() {
   models::Strategy s;

@@ -241,6 +241,10 @@ TEST_CASE("numbers of GPUs: any in a node, whole nodes beyond, what divides a gl
   asked = Asked(6, 3);
   asked.scope.fixed = {"gpus"};
   CHECK(asked.options("gpus") == Words{"--gpus 6 --gpus-per-node 3"});
+  // Of 12 GPUs on nodes of 8 there are no two whole nodes.
+  asked = Asked(12);
+  CHECK(counts(asked.scope).front() == std::pair<std::int64_t, std::int64_t>{12, 8});
+  CHECK(counts(asked.scope).size() == 1 + 8);
 }
 
 TEST_CASE("micro-batches: three significant bits, or all ways to divide a global batch") {
@@ -307,6 +311,18 @@ TEST_CASE("--only leaves the families of its values, --without all others; of ea
       std::ranges::count_if(all, [](const Setting& s) { return concedes(s, kPackedBase); }));
   CHECK(every.size() == (all.size() - packed) / 6 * 2 + packed / 5 * 2);
   for (const Setting& s : every) CHECK(s.strategy.recompute.kind == models::RecomputeKind::every);
+}
+
+TEST_CASE("a value that an axis has not is refused with those that it has") {
+  Asked asked(2);
+  asked.scope.only["zero"] = {"9"};
+  try {
+    check_filters(asked.scope);
+    FAIL("--only zero=9 is taken");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::bad_input);
+    CHECK(error.message() == "--only zero=9: the values here are 0, 1, 2, 3");
+  }
 }
 
 TEST_CASE("divisors stand in order, each once") {

@@ -17,9 +17,9 @@ bool fuses(NodeClass kind) {
   return kind == NodeClass::fusible || kind == NodeClass::view || kind == NodeClass::random ||
          kind == NodeClass::element || kind == NodeClass::statistics;
 }
+// Views and what is taken out of a tuple are never banned (not_recomputed, ban).
 bool recomputes(NodeClass kind) {
-  return kind == NodeClass::fusible || kind == NodeClass::view || kind == NodeClass::element ||
-         kind == NodeClass::statistics;
+  return kind == NodeClass::fusible || kind == NodeClass::statistics;
 }
 
 class Partitioner {
@@ -103,7 +103,6 @@ bool Partitioner::materialized(NodeId id) const {
 }
 
 bool Partitioner::materialized_backward(NodeId id) const {
-  if (at(id).kind == NodeClass::view) return false;
   Nodes open{id};
   std::vector<bool> seen(graph_.nodes.size());
   while (!open.empty()) {
@@ -127,7 +126,7 @@ bool Partitioner::reduces(NodeId id) const {
 
 bool Partitioner::not_recomputed(NodeId id) const {
   const JointNode& node = at(id);
-  if (node.kind == NodeClass::input || node.kind == NodeClass::element) return false;
+  if (node.kind == NodeClass::element) return false;
   if (node.policy == Policy::save || !recomputes(node.kind)) return true;
   return materialized_backward(id) || reduces(id);
 }
