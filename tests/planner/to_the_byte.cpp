@@ -59,6 +59,7 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_host_optimizer", {13, 15, 13, 15}},
     {"dry_runs_host_optimizer_draw", {15, 21, 20, 20}},
     {"dry_runs_hqq", {2, 5, 0, 6}},
+    {"dry_runs_kbit", {1, 2, 0, 1}},
     {"dry_runs_liger", {15, 20, 12, 19}},
     {"dry_runs_liger_draw", {17, 32, 31, 27}},
     {"dry_runs_litgpt", {1, 1, 1, 3}},

@@ -39,27 +39,29 @@ void refuse_casting_of(const Question& question) {
 void refuse_widening(const Question& question) {
   const models::Strategy& s = question.strategy;
   const models::Decoder& d = *question.model->decoder;
-  if (!s.quantize || !is_mixed(s.precision)) return;
+  if (!is_mixed(s.precision) || s.stack != models::Stack::pytorch) return;
   Regime regime = regime_of(s, s.data.zero >= 2, is_fsdp1(s));
   set_stream(regime, s, d);
-  const bool wide = norm_dtype(d.norm, regime.embedded, regime) != regime.embedded;
-  if (!wide) return;
+  const bool packed_alone = s.quantize && !models::packs_with_bitsandbytes(s) &&
+                            norm_dtype(d.norm, regime.embedded, regime) != regime.embedded;
+  if (regime.embedded == regime.residual && !packed_alone) return;
   const auto refuse_if = [](bool asked, const std::string& with) {
     check(!asked, ErrorKind::unsupported, [&] {
       return with +
-             " is not modelled where autocast makes the residual stream fp32 from the first "
-             "packed MLP on: a LayerNorm without --kbit-prep yes, and --kbit-casting yes";
+             " is not modelled where autocast makes the residual stream fp32 in the first layer: "
+             "LayerNorm over a packed base without --kbit-prep yes, --kbit-casting yes, and "
+             "weights in the other 16 bits than autocast's";
     });
   };
-  refuse_if(!models::packs_with_bitsandbytes(s),
-            "--quantize " + std::string(s.quantize->storage->name));
-  refuse_if(s.stack == models::Stack::deepspeed, "--stack deepspeed");
+  refuse_if(packed_alone,
+            s.quantize ? "--quantize " + std::string(s.quantize->storage->name) : std::string());
   refuse_if(s.data.zero >= 2, "--fsdp-version 1");
   refuse_if(s.offload.activations, "--offload activations");
   refuse_if(s.recompute.kind == models::RecomputeKind::ops, "--recompute ops:");
   refuse_if(models::decisions::layers_per_checkpoint(s.recompute, d.layers) > 1,
             "--recompute with checkpoints of several layers");
   refuse_if(s.kernels == models::Kernels::unsloth, "--kernels unsloth");
+  refuse_if(s.compile != models::Compile::no, "--compile");
 }
 }  // namespace
 

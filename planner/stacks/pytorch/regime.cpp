@@ -58,8 +58,10 @@ DType norm_dtype(models::NormKind kind, DType input, const Regime& regime) {
 
 void set_stream(Regime& r, const models::Strategy& s, const models::Decoder& d) {
   r.embedded = d.embedding_norm && r.autocast ? DType::fp32 : r.weight;
-  const bool widens = models::packs_with_bitsandbytes(s) && r.patch.norms == NormKernel::eager;
-  r.residual = widens ? norm_dtype(d.norm, r.embedded, r) : r.embedded;
+  const bool as_given = models::packs_with_bitsandbytes(s);
+  const DType given =
+      r.patch.norms == NormKernel::eager ? norm_dtype(d.norm, r.embedded, r) : r.embedded;
+  r.residual = promoted(r.embedded, as_given ? given : r.compute);
 }
 
 }  // namespace plimsoll::planner::pytorch

@@ -51,7 +51,7 @@ Regime regime_of(const models::Strategy& strategy, bool sharded, bool autocast_w
 // The stream's dtypes, by what the model's norms return. It begins as the embedding's result, or a
 // norm's (BLOOM, BERT), which autocast computes in fp32. A packed linear returns the dtype that it
 // was given (bitsandbytes, nn/modules.py, Linear4bit.forward): where that was a norm's fp32, the
-// first MLP makes the stream fp32.
+// first MLP makes the stream fp32; and so does the first sum of bf16 and fp16.
 void set_stream(Regime& regime, const models::Strategy& strategy, const models::Decoder& decoder);
 
 // Llama's RMSNorm multiplies the weight with x in x's own dtype, OLMo 2's casts back to it;

@@ -95,6 +95,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-dora -d 'PEFT'\
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l train -d 'exceptions from --freeze (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
@@ -249,6 +250,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-dora -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l train -d 'exceptions from --freeze (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
@@ -378,6 +380,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-dora -d 'PEFT'\
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l train -d 'exceptions from --freeze (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload -d 'optimizer, gradients, params, activations: to the host' -x
@@ -542,6 +545,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-dora -d 'PEFT'\
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l freeze -d 'parameters that are not trained (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l train -d 'exceptions from --freeze (repeatable)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload -d 'optimizer, gradients, params, activations: to the host' -x

@@ -119,6 +119,7 @@ _plimsoll() {
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
+        '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
@@ -285,6 +286,7 @@ _plimsoll() {
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
+        '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
@@ -415,6 +417,7 @@ _plimsoll() {
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
+        '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
@@ -587,6 +590,7 @@ _plimsoll() {
         '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
+        '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
         '*--freeze=[parameters that are not trained (repeatable)]:PATTERN:' \
         '*--train=[exceptions from --freeze (repeatable)]:PATTERN:' \
         '--offload=[optimizer, gradients, params, activations\: to the host]:LIST:' \
