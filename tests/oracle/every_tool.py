@@ -42,25 +42,18 @@ PACKAGES = {
     "numerics_goldens.py": ("torch", "transformers", "peft", "safetensors"),
     "oom_runs.py": ("torch", "transformers", "peft"),
     "parameter_tables.py": ("torch", "transformers"),
+    "partitions.py": ("torch",),
     "plain_torch.py": ("torch",),
     "snapshots.py": ("torch", "transformers", "peft"),
     "torch_measure.py": ("torch", "transformers"),
     "wide_draw.py": (),
 }
-PARTS = {"apart.py": "dry_runs.py", "batches.py": "torch_measure.py", "data_parallel.py": "torch_measure.py",
-         "compiled.py": "torch_measure.py", "flash_package.py": "torch_measure.py",
-         "flash_3_package.py": "torch_measure.py", "flex_attention.py": "torch_measure.py",
-         "adapters.py": "torch_measure.py", "device_rates.py": "device_overheads.py", "dry_host.py": "dry_runs.py",
-         "kept_ops.py": "torch_measure.py", "routing.py": "torch_measure.py", "liger.py": "dry_runs.py",
-         "nvme_files.py": "deepspeed_measure.py", "float8.py": "torch_measure.py",
-         "activations.py": "torch_measure.py", "fsdp1.py": "torch_measure.py", "awq_base.py": "torch_measure.py",
-         "bare_packages.py": "torch_measure.py", "fms_gptq.py": "torch_measure.py",
-         "fms_kernels.py": "torch_measure.py", "numerics_models.py": "numerics_goldens.py",
-         "packed_base.py": "torch_measure.py", "sdpa_kernels.py": "torch_measure.py",
-         "optimizers.py": "torch_measure.py", "torchtitan_code.py": "torch_measure.py",
-         "torchtune_code.py": "torch_measure.py", "litgpt_code.py": "torch_measure.py",
-         "other_code.py": "torch_measure.py", "unsloth_kernels.py": "torch_measure.py",
-         "xformers_package.py": "torch_measure.py"}
+OF_MEASURE = """activations adapters awq_base bare_packages batches compiled data_parallel flash_3_package flash_package
+flex_attention float8 fms_gptq fms_kernels fsdp1 kept_ops litgpt_code optimizers other_code packed_base routing
+sdpa_kernels torchtitan_code torchtune_code unsloth_kernels xformers_package""".split()
+PARTS = {**{f"{part}.py": "torch_measure.py" for part in OF_MEASURE}, "apart.py": "dry_runs.py",
+         "device_rates.py": "device_overheads.py", "dry_host.py": "dry_runs.py", "liger.py": "dry_runs.py",
+         "nvme_files.py": "deepspeed_measure.py", "numerics_models.py": "numerics_goldens.py"}
 
 
 def missing(program):
@@ -226,8 +219,7 @@ class EveryTool(unittest.TestCase):
     def test_attention_scratch(self):
         out = self.folder / "scratch.json"
         self.run_tool("attention_scratch.py", "--only", "7.5", "--out", out)
-        made, golden = (json.loads(path.read_text())
-                        for path in (out, GOLDEN / "attention_scratch.json"))
+        made, golden = (json.loads(path.read_text()) for path in (out, GOLDEN / "attention_scratch.json"))
         self.assertEqual(made["schema"], golden["schema"])
         if made["torch"] == golden["torch"]:
             self.assertEqual(made["rows"], [row for row in golden["rows"] if row[1] == "7.5"])
@@ -287,6 +279,14 @@ class EveryTool(unittest.TestCase):
     @needs("parameter_tables.py")
     def test_parameter_tables(self):
         self.assertIn("0 differ", self.run_tool("parameter_tables.py", "counts", "gpt2").stdout)
+
+    @needs("partitions.py")
+    def test_partitions(self):
+        out = self.folder / "partitions.json"
+        self.run_tool("partitions.py", "--out", out, "--count", "12")
+        made, golden = (json.loads(path.read_text()) for path in (out, GOLDEN / "partitions.json"))
+        if made["versions"] == golden["versions"]:
+            self.assertEqual(made["graphs"], golden["graphs"][:12])
 
     @needs("plain_torch.py")
     def test_plain_torch(self):

@@ -17,9 +17,14 @@ class Normalised(unittest.TestCase):
         said = tm.normalised(workload(stack={"use_reentrant": True}))
         self.assertEqual(set(said["stack"]), set(tm.STACK_DEFAULTS) - (unsaid - {"use_reentrant"}))
         float8 = {"fp8_recipe", "fp8_all_gather"}
-        self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS) - float8 - {"rows", "data_parallel"})
+        self.assertEqual(set(found["strategy"]), set(tm.STRATEGY_DEFAULTS) - float8 - {"rows", "data_parallel", "kbit_casting"})
         padded = tm.normalised(workload(strategy={"rows": "padded", "precision": "fp8-mixed"}))
-        self.assertEqual(set(padded["strategy"]), set(tm.STRATEGY_DEFAULTS) - {"data_parallel"})
+        self.assertEqual(set(padded["strategy"]), set(tm.STRATEGY_DEFAULTS) - {"data_parallel", "kbit_casting"})
+        casts = {"quantize": "nf4", "lora": {}, "kbit_prep": True, "kbit_casting": True}
+        self.assertTrue(tm.normalised(workload(strategy=casts))["strategy"]["kbit_casting"])
+        for wrong in ({"kbit_prep": False}, {"precision": "fp16-mixed"}):
+            with self.assertRaises(tm.BadInput):
+                tm.normalised(workload(strategy={**casts, **wrong}))
         threads = {"data_parallel": "dp", "world_size": 2, "precision": "bf16"}
         self.assertEqual(tm.normalised(workload(strategy=threads))["strategy"]["data_parallel"], "dp")
         for wrong in ({"world_size": 1}, {"zero": 1}, {"precision": "bf16-mixed"}, {"data_parallel": "ddp"}):

@@ -54,7 +54,8 @@ TEST_CASE("so are those of packed bases: one GPU, DDP, FSDP with floats that hol
              20);
 }
 
-TEST_CASE("so are those of streams that widen: TRL's casts, LayerNorm over a base as it was loaded") {
+TEST_CASE(
+    "so are those of streams that widen: TRL's casts, LayerNorm over a base as it was loaded") {
   check_runs("dry_runs_kbit.json",
              {{"qwen2.5-7b-nf4-casting-full", "resident 0.22 %"},
               {"llama-3.2-3b-fp4-casting-ddp8", "peak 0.15 %, resident 0.83 %"}},

@@ -18,11 +18,10 @@ namespace plimsoll::tests {
 using nlohmann::json;
 
 inline std::optional<models::Quantization> quantization_of(const json& strategy) {
-  if (!strategy.contains("quantize") || strategy["quantize"].is_null()) return std::nullopt;
-  models::Quantization out;
-  out.storage = models::find_packed_storage(strategy["quantize"].get<std::string>());
-  if (strategy["quant_storage"].is_string())
-    out.held_in = *dtype_from(strategy["quant_storage"].get<std::string>());
+  if (strategy.value("quantize", json()).is_null()) return std::nullopt;
+  const json &name = strategy["quantize"], &held_in = strategy["quant_storage"];
+  models::Quantization out{.storage = models::find_packed_storage(name.get<std::string>())};
+  if (held_in.is_string()) out.held_in = *dtype_from(held_in.get<std::string>());
   out.kbit_prep = strategy["kbit_prep"].is_boolean() && strategy["kbit_prep"].get<bool>();
   out.kbit_casting = strategy.contains("kbit_casting");
   return out;

@@ -22,7 +22,7 @@ void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, 
   plan_ = &plan;
   input_ = input;
   d_input_ = d_input;
-  d_output_ = d_output;
+  d_output_ = {d_output};
   sliding_ = plan.sliding;
   gradients_.assign(plan.values.size(), {});
   gradient(plan.layer->block->output()) = {d_output};
@@ -175,16 +175,13 @@ void BlockWriter::norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s
   Place place = place_of(at, d_input, s);
   const Ref into = apart ? std::exchange(place.into, {}) : Ref{};
   place.d_shared = shared(out);
-  place.d_flowing_shared = !apart && frame_holds(sum.tensor);
+  // CheckpointFunction.backward has the gradient of what its last layer returned among its
+  // arguments.
+  place.d_flowing_shared = !apart && checkpointed_ && sum.tensor == d_output_.tensor &&
+                           models::decisions::reentrant_checkpoints(strategy_);
   const TensorId d = norm_backward(*at.norm_names, *at.norm, norm_input(at), s.norms[at.place],
                                    gradient(out).tensor, apart ? kNoTensor : sum.tensor, place);
   sum = {apart ? add_apart(at, sum.tensor, d, into) : d, false, gradient(out).laid_out};
-}
-
-// CheckpointFunction.backward has the gradient of what its last layer returned among its arguments.
-bool BlockWriter::frame_holds(TensorId d) const {
-  return d != kNoTensor && d == d_output_ && checkpointed_ &&
-         models::decisions::reentrant_checkpoints(strategy_);
 }
 
 TensorId BlockWriter::add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into) {

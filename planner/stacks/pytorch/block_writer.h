@@ -115,8 +115,8 @@ class BlockWriter : public AttentionWriter {
   void stream_norm_back(const NodePlan& at, const LayerSaved& s);
   void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
-  void experts_back(const NodePlan&, const LayerSaved&);
-  void loop_back(const NodePlan&, const LayerSaved&);
+  void experts_back(const NodePlan&, const LayerSaved&),
+      loop_back(const NodePlan&, const LayerSaved&);
   void add_back(const NodePlan&at), sequence_back(const NodePlan&at);
   bool shared(models::ValueId id) const;  // another value's backward is still to read the tensor
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
@@ -139,9 +139,7 @@ class BlockWriter : public AttentionWriter {
 
   const BlockPlan* plan_ = nullptr;
   const NodePlan* node_ = nullptr;  // whose backward is being written
-  Ref input_, d_input_;
-  TensorId d_output_ = kNoTensor;
-  bool frame_holds(TensorId d) const;
+  Ref input_, d_input_, d_output_;
   std::vector<Sum> gradients_;  // by value
   Arguments held_{};
   bool first_ = true, stops_early_ = false;

@@ -83,11 +83,9 @@ struct Place {
   Ref input;  // as the forward read it
   Ref into;  // the layer's own d(input), where this module is the last to add to it
   std::span<const Ref> held;  // let go with the module's own node
-  // The input is a view made for the module: its gradient is added where that node runs, behind
-  // everything of the module.
-  bool of_view = false;
-  bool d_shared = false;  // the gradient that comes in is not the module's to add to
-  bool d_flowing_shared = false;  // nor what flows past it
+  bool of_view = false;  // the input is a view made for it: its gradient is added behind the module
+  // The gradient that comes in is not the module's to add to; nor what flows past it.
+  bool d_shared = false, d_flowing_shared = false;
   bool of_rows = false;  // it reads [rows, width]: its input's gradient is no view of a GEMM's
 };
 
@@ -127,8 +125,8 @@ struct TapeGradients {
   Ref into;  // the first value's gradient, where that is the layer's own
   std::span<const Ref> held;  // let go with the oldest node that reads what the forward left
   std::span<TensorId> others{};  // take the further values'
-  bool result_shared = false;  // what flows past holds the result's, too
-  bool flowing_shared = false;  // a frame holds `flowing`
+  // What flows past holds the result's, too; a frame holds `flowing`.
+  bool result_shared = false, flowing_shared = false;
 };
 
 // A GEMM with a weight as autograd sees it.

@@ -25,7 +25,7 @@ class Backward : Formulas {
       for_each_kept(operation, [&](ValueId id) { ++readers_[storage(id)]; });
     }
     if (around_.flows) gradient_[0] = begin({f_.value(0).size, Role::flowing, 0});
-    if (around_.flowing_shared) ++uses_.back();
+    if (around_.flows && around_.flowing_shared) ++uses_.back();
     gradient_[at(f_.result())] = begin({f_.value(f_.result()).size, Role::d_result, f_.result()});
     if (around_.result_shared) ++uses_.back();
   }
