@@ -13,7 +13,11 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 GOLDEN = os.path.join(ROOT, "reports", "evidence", "published", "memory.json")
 
 # They ran out of memory; planned to fit by 2 to 4 GiB, which the high end has not.
-FIT_BY_LITTLE = {"fms-gptq-70b-2x4", "fms-gptq-foak-70b-2x4"}
+FIT_BY_LITTLE = {"fms-gptq-70b-2x4", "fms-gptq-foak-70b-2x4", "fms-bnb-trl-70b-lora-2x4",
+                 "fms-bnb-70b-lora-2x4", "fms-bnb-foak-70b-lora-2x4"}
+
+# It ran out of memory; planned to fit once cached blocks are given back.
+BORDERLINE = {"fms-foak-liger-mistral-full-2x16-45"}
 
 # It ran out of memory for what loading had left on that GPU (its file says so).
 FITS = {"fsdpqlora-oom1"}
@@ -41,6 +45,9 @@ class PublishedMemory(unittest.TestCase):
                 cells = planned[name]
                 if name in FIT_BY_LITTLE:
                     self.assertEqual((plan["verdict"], plan["high_end"]["fits"]), ("fits", False))
+                elif name in BORDERLINE:
+                    self.assertEqual((plan["verdict"], cells[8]), ("borderline", "fits"))
+                    continue
                 elif rows[name].get("out_of_memory") and name not in FITS:
                     self.assertEqual(plan["verdict"], "does not fit")
                 if cells[8] in ("fits", "does not fit"):
