@@ -1,5 +1,6 @@
 // What stack pytorch does not plan of a model, whatever code wraps it.
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "models/bitsandbytes.h"
@@ -17,21 +18,30 @@ namespace {
 // peft_module_casting_to_bf16).
 void refuse_casting_of(const Question& question) {
   if (!models::casts_behind_kbit(question.strategy)) return;
+  const auto is_end = [](const models::ParameterRow& row) {
+    return row.module == models::ModuleKind::embedding || row.module == models::ModuleKind::head;
+  };
+  const auto is_cast = [](const models::ParameterRow& row) {
+    const std::string_view name = row.name;
+    return std::ranges::any_of(std::array{"lm_head", "embed_tokens", "wte", "wpe"},
+                               [&](const char* part) { return name.find(part) != name.npos; });
+  };
+  const auto& rows = question.model->parameters;
+  const auto casts = [&](const models::ParameterRow& row) { return is_end(row) && is_cast(row); };
+  check(std::ranges::any_of(rows, casts), ErrorKind::bad_input, [&] {
+    return "--kbit-casting yes: TRL casts modules called embed_tokens, lm_head, wte and wpe, of "
+           "which " +
+           question.model->model_type + " has none: --kbit-casting no plans what it does";
+  });
   // Transformers 5's routers and experts are no linears.
   const bool stacked = question.strategy.transformers >= models::kExpertsAreStacked;
   const auto stays = [&](const models::ParameterRow& row) {
-    const bool end =
-        row.module == models::ModuleKind::embedding || row.module == models::ModuleKind::head;
-    const auto named = [&](const char* part) {
-      return std::string_view(row.name).find(part) != std::string_view::npos;
-    };
-    return (end && !named("lm_head") && !named("embed_tokens") && !named("wte") && !named("wpe")) ||
-           (stacked && !row.stacked.empty());
+    return (is_end(row) && !is_cast(row)) || (stacked && !row.stacked.empty());
   };
-  check(std::ranges::none_of(question.model->parameters, stays), ErrorKind::unsupported, [&] {
+  check(std::ranges::none_of(rows, stays), ErrorKind::unsupported, [&] {
     return "--kbit-casting yes of " + question.model->model_type +
-           " is not modelled yet: TRL casts modules called embed_tokens, wte, wpe and lm_head "
-           "alone, and it has others";
+           " is not modelled yet: beside modules that TRL casts (embed_tokens, lm_head, wte, wpe) "
+           "it has others, which stay in fp32";
   });
 }
 
