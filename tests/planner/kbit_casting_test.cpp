@@ -159,6 +159,13 @@ TEST_CASE("what is not modelled of a stream that widens is refused by name") {
                       q.strategy.compile = models::Compile::block;
                     }),
             "--compile is not modelled where autocast makes the residual stream fp32"));
+  CHECK(has(refused("phi-2",
+                    [](planner::Question& q) {
+                      q.strategy.lora = models::Lora{.targets = {"q_proj"}};
+                      q.strategy.quantize = models::Quantization{
+                          .storage = models::find_packed_storage("torchao-int8")};
+                    }),
+            "--quantize torchao-int8 is not modelled where autocast"));
   // Gemma's norm casts back to what it was given: nothing widens.
   CHECK(refused("gemma-2b", [](planner::Question& q) {
           casts(q);

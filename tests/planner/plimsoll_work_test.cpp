@@ -8,31 +8,6 @@
 using namespace plimsoll;
 using namespace plimsoll::planner::plimsoll_stack;
 
-// 32 tokens. What is cast is read in 16 bits for its largest magnitude, read again, and written in
-// 8 bits for each GEMM that reads it: 5 bytes a value for one, 6 for two.
-TEST_CASE(
-    "a matrix that is cast to 8 bits is read twice, and written for each GEMM that reads it") {
-  models::Strategy s = bf16_strategy();
-  s.precision = models::Precision::fp8_mixed;
-  const models::ModelSpec model = small_llama(1);
-  const planner::ModelParts parts = planner::model_parts(model, s);
-  models::StepProgram program;
-  planner::Works works;
-  StepWriter(program, parts, s, {.seq_len = 32}, {.granularity = 1, .works = &works}).write();
-  std::map<std::string, double> moved;
-  for (std::size_t op = 0; op < program.ops.size(); ++op)
-    moved[std::string(program.ops[op].name)] += planner::rest_of_op(program, works, op).moved;
-  // Inputs are kept in 16 bits: cast in the forward for its GEMM, and in the backward for the
-  // weight's gradient.
-  CHECK(moved.at("self_attn.q_proj.input.float8") == 2 * 5 * 32 * 64);
-  CHECK(moved.at("mlp.down_proj.input.float8") == 2 * 5 * 32 * 128);
-  CHECK(moved.at("self_attn.q_proj.out.grad.float8") == 6 * 32 * 64);
-  CHECK(moved.at("mlp.up_proj.out.grad.float8") == 6 * 32 * 128);
-  // Weights, within the GEMM's own op.
-  CHECK(moved.at("self_attn.k_proj") == 5 * 64 * 32);
-  CHECK(moved.at("mlp.down_proj.input.grad") == 5 * 64 * 128);
-}
-
 namespace {
 
 std::map<std::string, double> moved_by(const models::ModelSpec& model, const models::Strategy& s) {
@@ -47,6 +22,24 @@ std::map<std::string, double> moved_by(const models::ModelSpec& model, const mod
 }
 
 }  // namespace
+
+// 32 tokens. What is cast is read in 16 bits for its largest magnitude, read again, and written in
+// 8 bits for each GEMM that reads it: 5 bytes a value for one, 6 for two.
+TEST_CASE(
+    "a matrix that is cast to 8 bits is read twice, and written for each GEMM that reads it") {
+  models::Strategy s = bf16_strategy();
+  s.precision = models::Precision::fp8_mixed;
+  const auto moved = moved_by(small_llama(1), s);
+  // Inputs are kept in 16 bits: cast in the forward for its GEMM, and in the backward for the
+  // weight's gradient.
+  CHECK(moved.at("self_attn.q_proj.input.float8") == 2 * 5 * 32 * 64);
+  CHECK(moved.at("mlp.down_proj.input.float8") == 2 * 5 * 32 * 128);
+  CHECK(moved.at("self_attn.q_proj.out.grad.float8") == 6 * 32 * 64);
+  CHECK(moved.at("mlp.up_proj.out.grad.float8") == 6 * 32 * 128);
+  // Weights, within the GEMM's own op.
+  CHECK(moved.at("self_attn.k_proj") == 5 * 64 * 32);
+  CHECK(moved.at("mlp.down_proj.input.grad") == 5 * 64 * 128);
+}
 
 // The sum of 32 rows in bf16, beside the weight's GEMM, where there is a bias that is trained.
 TEST_CASE("a bias's gradient reads what its linear made once more") {
