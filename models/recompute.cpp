@@ -30,6 +30,10 @@ bool names(std::string_view kept, const Node& node) {
   return node.kind == OpKind::linear && ends_with_parts(node.name, kept);
 }
 
+bool counts_layers(RecomputeKind kind) {
+  return kind == RecomputeKind::every || kind == RecomputeKind::block;
+}
+
 std::optional<std::vector<std::string>> kept_from(std::string_view list) {
   std::set<std::string> kept;
   for (std::string_view rest = list;;) {
@@ -50,7 +54,7 @@ std::optional<std::vector<std::string>> kept_from(std::string_view list) {
 
 std::string text_of(const Recompute& recompute) {
   std::string text(name_of(recompute.kind));
-  if (recompute.kind == RecomputeKind::every) text += ":" + std::to_string(recompute.every);
+  if (counts_layers(recompute.kind)) text += ":" + std::to_string(recompute.layers);
   char before = ':';
   for (const std::string& kept : recompute.kept) (text += std::exchange(before, '+')) += kept;
   return text;
@@ -67,8 +71,9 @@ std::optional<Recompute> recompute_from(std::string_view text) {
   if (text == "core_attn") return Recompute{RecomputeKind::selective};
   const std::size_t colon = text.find(':');
   const auto kind = choice_from<RecomputeKind>(text.substr(0, colon));
-  const bool takes_more = kind == RecomputeKind::every || kind == RecomputeKind::ops;
-  if (!kind || takes_more != (colon != std::string_view::npos)) return std::nullopt;
+  if (!kind) return std::nullopt;
+  const bool takes_more = counts_layers(*kind) || kind == RecomputeKind::ops;
+  if (takes_more != (colon != std::string_view::npos)) return std::nullopt;
   if (!takes_more) return Recompute{*kind};
   const std::string_view more = text.substr(colon + 1);
   if (kind == RecomputeKind::ops) {
@@ -80,7 +85,7 @@ std::optional<Recompute> recompute_from(std::string_view text) {
   const auto [end, error] = std::from_chars(more.data(), more.data() + more.size(), layers);
   if (error != std::errc() || end != more.data() + more.size() || layers < 1 || layers > 999'999)
     return std::nullopt;
-  return Recompute{RecomputeKind::every, layers};
+  return Recompute{*kind, layers};
 }
 
 bool keeps_torchtitan_ops(const Recompute& recompute) {
@@ -103,6 +108,14 @@ std::vector<std::string> keepable(const Block& block) {
     if (std::ranges::find(out, name) == out.end()) out.push_back(name);
   }
   return out;
+}
+
+void check_layers(const Recompute& recompute, std::int64_t layers) {
+  check(recompute.kind != RecomputeKind::block || recompute.layers <= layers, ErrorKind::bad_input,
+        [&] {
+          return "--recompute " + text_of(recompute) + ": the model has " + std::to_string(layers) +
+                 (layers == 1 ? " layer" : " layers");
+        });
 }
 
 void check_kept(const Recompute& recompute,

@@ -7,13 +7,17 @@
 
 namespace plimsoll::models {
 
-// ops: a checkpoint around each layer that keeps what chosen operators make (selective activation
-// checkpointing by operator).
-enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, ops };
+// block: a checkpoint around each of the first layers, none around the others (Megatron's
+// --recompute-method block). ops: a checkpoint around each layer that keeps what chosen operators
+// make (selective activation checkpointing by operator).
+enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, block, ops };
+constexpr bool groups_layers(RecomputeKind kind) {  // several in a checkpoint
+  return kind == RecomputeKind::every || kind == RecomputeKind::sqrt;
+}
 inline constexpr const char* kTorchtitanOps = "torchtitan";
 struct Recompute {
   RecomputeKind kind = RecomputeKind::none;
-  std::int64_t every = 1;  // layers per checkpoint, for RecomputeKind::every
+  std::int64_t layers = 1;  // every: in each checkpoint; block: that are checkpoints
   // For RecomputeKind::ops, sorted: "attention", and modules whose GEMM is kept, by their last
   // parts as LoRA targets are ("q_proj", "mlp.c_proj"); or the one name kTorchtitanOps.
   std::vector<std::string> kept;

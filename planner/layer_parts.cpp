@@ -215,6 +215,30 @@ void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool gra
   }
 }
 
+void split_runs(std::vector<LayerRun>& runs, std::int64_t layer) {
+  std::vector<LayerRun> out;
+  const auto add = [&](const LayerRun& run, std::int64_t first, std::int64_t end) {
+    if (first == end) return;
+    LayerRun& part = out.emplace_back(run);
+    part.first = first;
+    part.count = end - first;
+    if (part.count < run.period()) part.pattern.clear();
+    for (std::int64_t i = 0; part.count < run.period() && i < part.count; ++i)
+      part.pattern.push_back(run.layer(first - run.first + i));
+  };
+  for (const LayerRun& run : runs) {
+    const std::int64_t end = run.first + run.count;
+    const std::int64_t cut = std::clamp(layer, run.first, end);
+    const std::int64_t before = (cut - run.first) / run.period() * run.period() + run.first;
+    const std::int64_t behind = cut == before ? cut : before + run.period();
+    add(run, run.first, before);
+    add(run, before, cut);
+    add(run, cut, behind);
+    add(run, behind, end);
+  }
+  runs = std::move(out);
+}
+
 // A bias comes before its weight, but for stacked experts: theirs is indexed before the grouped
 // GEMM that it is added to, and autograd runs what was made last first.
 std::vector<Parameter> in_backward_order(const std::vector<Parameter>& parameters) {

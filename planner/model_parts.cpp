@@ -8,6 +8,7 @@
 #include "models/decisions/layer_modules.h"
 #include "models/lora.h"
 #include "models/prompt_adapters.h"
+#include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/tensor_parallel.h"
 #include "models/trainable.h"
@@ -324,11 +325,16 @@ Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
   return {*model.decoder, model.blocks};
 }
 
+void split_behind_checkpoints(ModelParts& parts, const models::Recompute& recompute) {
+  if (recompute.kind == models::RecomputeKind::block) split_runs(parts.runs, recompute.layers);
+}
+
 ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
   check(model.decoder.has_value(), ErrorKind::unsupported, [&] {
     return model.name + ": the training step of model_type '" + model.model_type +
            "' is not modelled yet" + (model.no_decoder.empty() ? "" : ": " + model.no_decoder);
   });
+  models::check_layers(strategy.recompute, model.decoder->layers);
   ModelParts parts;
   const Forward forward = forward_of(model, strategy);
   parts.decoder = forward.decoder;
@@ -376,6 +382,7 @@ ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
   convert_to_float8(layers, strategy);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());
+  split_behind_checkpoints(parts, strategy.recompute);
   return parts;
 }
 }  // namespace

@@ -143,8 +143,8 @@ struct ModelParts {
 // targets that match nothing; what models::divided() throws, whose parts --tp asks for.
 ModelParts model_parts(const models::ModelSpec& model, const models::Strategy& strategy);
 
-// Whether a frozen embedding's output (the token table's) is asked for a gradient, so that
-// checkpoints behind it have one. Parts depend on it, on --tp and on what is trained.
+// Whether a frozen embedding's output (the token table's) is asked for a gradient, for checkpoints
+// behind it. Parts depend on it, on --tp, on --recompute block and on what is trained.
 bool forces_input_gradient(const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner

@@ -98,6 +98,17 @@ def checkpoint_groups(model, size):
 
 )";
 
+// GradientCheckpointingLayer asks each layer's own flag (transformers 4.52, modeling_layers.py).
+constexpr const char* kFirstLayers = R"(
+def checkpoint_first_layers(model, count, use_reentrant):
+    """Transformers' own checkpoints, around the first layers alone."""
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    [layers] = [m for m in model.base_model.children() if isinstance(m, torch.nn.ModuleList)]
+    for layer in layers[count:]:
+        layer.gradient_checkpointing = False
+
+)";
+
 constexpr const char* kSelective = R"(
 def checkpoint_attention(model):
     """A checkpoint around the core attention alone (Korthikanti et al. 2022)."""
@@ -253,6 +264,13 @@ void add_checkpoints(const models::Workload& w, TrainingCode& out) {
     out.on_model += "checkpoint_layers_but(model" + names + ")\n";
     return;
   }
+  if (kind == RecomputeKind::block) {
+    out.before_model += kFirstLayers;
+    out.on_model +=
+        fmt::format("checkpoint_first_layers(model, {}, {})\n", w.strategy.recompute.layers,
+                    models::decisions::reentrant_checkpoints(w.strategy) ? "True" : "False");
+    return;
+  }
   out.imports.emplace_back("from torch.utils.checkpoint import checkpoint");
   if (kind == RecomputeKind::selective) {
     out.imports.insert(out.imports.end(),
@@ -284,7 +302,9 @@ std::vector<std::string> needed_code(const Strategy& s) {
   if (s.recompute.kind == RecomputeKind::sqrt)
     out.emplace_back("a checkpoint around every sqrt(layers) layers");
   if (s.recompute.kind == RecomputeKind::every)
-    out.push_back(fmt::format("a checkpoint around every {} layers", s.recompute.every));
+    out.push_back(fmt::format("a checkpoint around every {} layers", s.recompute.layers));
+  if (s.recompute.kind == RecomputeKind::block)
+    out.push_back(fmt::format("checkpoints around the first {} layers alone", s.recompute.layers));
   if (kernel_left(s.attention) != nullptr)
     out.push_back(fmt::format("{} attention", name_of(s.attention)));
   if (s.stack == Stack::pytorch && s.data.zero == 1) out.emplace_back("ZeroRedundancyOptimizer");

@@ -109,6 +109,7 @@ void add_model_notes(const Workload& w, Notes& notes) {
         "FlashAttention of the first generation is PyTorch 2.0's and 2.1's; newer ones "
         "run the second");
   if (s.recompute.kind != models::RecomputeKind::full &&
+      s.recompute.kind != models::RecomputeKind::block &&
       models::decisions::reentrant_checkpoints(s))
     notes.push_back(
         "the plan's checkpoints are reentrant, the code of --to transformers says "

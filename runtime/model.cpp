@@ -47,7 +47,6 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
              const models::Strategy& strategy, const shard::Group& group)
     : worker_(worker), strategy_(strategy), group_(group), layout_(layout_of(model, strategy)) {
   settings_ = settings_of(*model.decoder, numerics, strategy);
-  recomputes_ = decisions::recomputes_layers(strategy.recompute.kind);
   std::int64_t first_element = 0;
   const auto make = [&](const decisions::UnitNames& names, std::string prefix,
                         const std::vector<ModelParameter>& parameters) {
@@ -113,10 +112,12 @@ void Model::find_checkpoints(const models::Recompute& recompute) {
   for (std::size_t first = 0; first < layers_.size();) {
     std::size_t end = first + 1;
     while (end < layers_.size() && alike(first, end)) ++end;
-    const auto k = static_cast<std::size_t>(decisions::layers_per_checkpoint(
-        recomputes_ ? recompute : models::Recompute{}, static_cast<std::int64_t>(end - first)));
+    const auto k = static_cast<std::size_t>(
+        decisions::layers_per_checkpoint(recompute, static_cast<std::int64_t>(end - first)));
     for (; first < end; first += std::min(k, end - first))
-      checkpoints_.push_back({first, std::min(k, end - first)});
+      checkpoints_.push_back(
+          {first, std::min(k, end - first),
+           decisions::recomputes_layer(recompute, static_cast<std::int64_t>(first))});
   }
 }
 
@@ -130,7 +131,7 @@ void Model::list_uses() {
     const auto use = [&](std::size_t layer) {
       if (uses_.back() != layer_units_[layer].get()) uses_.push_back(layer_units_[layer].get());
     };
-    if (recomputes_)
+    if (at->recomputed)
       for (std::size_t i = 0; i < at->count; ++i) use(at->first + i);
     for (std::size_t i = at->count; i-- > 0;) use(at->first + i);
   }
@@ -240,7 +241,7 @@ Tensor Model::forward_layers(Tensor x) {
       Unit& unit = *layer_units_[i];
       begin_use(unit, Phase::forward);
       Layer::Forward how = Layer::Forward::all;
-      if (recomputes_)
+      if (checkpoint.recomputed)
         how = i == checkpoint.first && layers_[i].saves() ? Layer::Forward::keeps_input
                                                           : Layer::Forward::keeps_nothing;
       x = layers_[i].forward(std::move(x), how, saved_[i]);
@@ -275,9 +276,9 @@ void Model::backward_layer(std::size_t layer, Tensor& d) {
 void Model::backward_layers(Tensor& d) {
   for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
     if (!layers_[at->first].requires_grad()) return;  // nothing trained from here on down
-    if (recomputes_) recompute(*at);
+    if (at->recomputed) recompute(*at);
     for (std::size_t i = at->count; i-- > 0;) {
-      if (!recomputes_ || i + 1 < at->count)
+      if (!at->recomputed || i + 1 < at->count)
         begin_use(*layer_units_[at->first + i], Phase::backward);
       backward_layer(at->first + i, d);
     }

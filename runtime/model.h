@@ -71,6 +71,7 @@ class Model {
   // Consecutive layers that are made again together; without recomputation each is alone.
   struct Checkpoint {
     std::size_t first = 0, count = 1;
+    bool recomputed = false;
   };
   void add_layers();
   void find_checkpoints(const models::Recompute& recompute);
@@ -105,7 +106,6 @@ class Model {
   std::vector<char> below_;  // something below the layer is trained
   std::unique_ptr<Head> head_;
   std::vector<Checkpoint> checkpoints_;
-  bool recomputes_ = false;
 
   // One micro-batch.
   std::vector<shard::Unit*> uses_;  // in order, one after the other where it is the same unit

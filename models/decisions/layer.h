@@ -94,6 +94,12 @@ constexpr bool recomputes_layers(RecomputeKind kind) {
   return kind != RecomputeKind::none && kind != RecomputeKind::selective;
 }
 
+// Whether layer `layer` of the model is in a checkpoint.
+constexpr bool recomputes_layer(const Recompute& recompute, std::int64_t layer) {
+  return recomputes_layers(recompute.kind) &&
+         (recompute.kind != RecomputeKind::block || layer < recompute.layers);
+}
+
 // Checkpoints are counted anew where a layer is trained differently from the one before it (other
 // frozen parameters or adapters, or the first with anything trained below it); the last one of such
 // a run may be shorter. sqrt: the least k with k · k >= L layers of the run. No k keeps fewer than
@@ -103,7 +109,7 @@ constexpr bool recomputes_layers(RecomputeKind kind) {
 // made again. The last layers are made again too, though their values have only just died.
 constexpr std::int64_t layers_per_checkpoint(const Recompute& recompute, std::int64_t layers) {
   if (recompute.kind == RecomputeKind::every)
-    return std::max<std::int64_t>(1, std::min(recompute.every, layers));
+    return std::max<std::int64_t>(1, std::min(recompute.layers, layers));
   if (recompute.kind != RecomputeKind::sqrt) return 1;
   std::int64_t k = 1;
   while (k * k < layers) ++k;

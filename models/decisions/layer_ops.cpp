@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/base/error.h"
+#include "models/recompute.h"
 
 namespace plimsoll::models::decisions {
 
@@ -371,10 +372,10 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
     check(!has, ErrorKind::unsupported, std::string("our own runtime does not have ") + what);
   };
   const bool alternates = d.window > 0 && d.full_layers > 0;
-  refuse(alternates &&
-             (recompute.kind == RecomputeKind::every || recompute.kind == RecomputeKind::sqrt),
+  refuse(alternates && groups_layers(recompute.kind),
          "checkpoints of several layers where some have a sliding window and others none "
          "(--recompute full makes them again one by one)");
+  check_layers(recompute, d.layers);
   refuse(d.position == PositionKind::alibi, "biases of the scores (ALiBi)");
   refuse(d.embedding_norm, "a norm behind the embedding");
   refuse(d.embedding_width > 0, "an embedding narrower than the model");
@@ -383,9 +384,7 @@ void check_decoder(const Decoder& d, const Recompute& recompute) {
 }
 
 void check_kinds(std::size_t kinds, const Recompute& recompute) {
-  check(kinds < 2 ||
-            (recompute.kind != RecomputeKind::every && recompute.kind != RecomputeKind::sqrt),
-        ErrorKind::unsupported,
+  check(kinds < 2 || !groups_layers(recompute.kind), ErrorKind::unsupported,
         "our own runtime does not have checkpoints of several layers of which some are others "
         "than the rest (--recompute full makes them again one by one)");
 }

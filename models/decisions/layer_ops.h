@@ -96,7 +96,7 @@ struct LayerOps {
 LayerOps layer_ops(const Block& block);
 
 // Error{unsupported}: our own runtime does not have what comes before or after the layers, or does
-// not make such layers again in this way.
+// not make such layers again in this way. What check_layers() throws.
 void check_decoder(const Decoder& decoder, const Recompute& recompute);
 
 // Error{unsupported}: layers of `kinds` kinds are not made again in this way.

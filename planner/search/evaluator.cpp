@@ -31,7 +31,11 @@ const Space::Prepared& Space::prepared(const Setting& setting) const {
   std::call_once(out.once, [&] {
     models::Strategy strategy = with_parts(scope_.base, setting.parts);
     if (forced) strategy.stack = of_transformers();
-    strategy.recompute.kind = forced ? models::RecomputeKind::full : models::RecomputeKind::none;
+    // No axis has checkpoints around some layers: who fixes them fixes them for all settings.
+    if (setting.strategy.recompute.kind == models::RecomputeKind::block)
+      strategy.recompute = setting.strategy.recompute;
+    else
+      strategy.recompute = {forced ? models::RecomputeKind::full : models::RecomputeKind::none};
     out.parts = model_parts(*scope_.base.model, strategy);
     for (const LayerRun& run : out.parts->runs) out.kept_layers += run.input_grad ? run.count : 0;
     out.time.emplace(*out.parts, scope_.base.cluster);
@@ -150,7 +154,7 @@ std::int64_t Space::most_tokens(const Setting& family, Bytes states) const {
   const models::Recompute& r = family.strategy.recompute;
   const std::int64_t layers = prepared(family).kept_layers;
   std::int64_t stride = 1;
-  if (r.kind == models::RecomputeKind::every) stride = std::max<std::int64_t>(1, r.every);
+  if (r.kind == models::RecomputeKind::every) stride = std::max<std::int64_t>(1, r.layers);
   if (r.kind == models::RecomputeKind::sqrt)
     stride = models::decisions::layers_per_checkpoint(r, layers) + 1;
   const std::int64_t inputs = std::max<std::int64_t>(1, layers / stride - 1);
@@ -185,7 +189,7 @@ std::size_t likeness(const Setting& x, const models::Batch& batch) {
   mix(s.stack);
   mix(s.data.zero);
   mix(s.recompute.kind);
-  mix(s.recompute.every);
+  mix(s.recompute.layers);
   mix(s.kernels);
   mix(s.loss);
   mix(s.attention);

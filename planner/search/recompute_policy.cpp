@@ -1,11 +1,12 @@
 #include "planner/search/recompute_policy.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "models/decisions/layer.h"
 #include "models/recompute.h"
@@ -47,13 +48,14 @@ std::vector<Recompute> all_policies(const models::ModelSpec& model) {
       {RecomputeKind::none}, {RecomputeKind::selective}, {RecomputeKind::full}};
   for (std::int64_t k = 2; k <= model.decoder->layers; ++k)
     out.push_back({RecomputeKind::every, k});
+  for (std::int64_t n = 1; n < model.decoder->layers; ++n) out.push_back({RecomputeKind::block, n});
   out.push_back({RecomputeKind::ops, 1, {models::kTorchtitanOps}});
   add_kept(model, out);
   return out;
 }
 
-// Adapters on a frozen base need the input's gradient where layers are checkpoints, so that parts
-// and times are of one kind of policy or the other.
+// Adapters on a frozen base need the input's gradient where layers are checkpoints, and some layers
+// may be checkpoints where others are not: parts and times are of one kind of policy or another.
 class Comparison {
  public:
   Comparison(const Question& question, const std::optional<Bytes>& peak)
@@ -93,10 +95,13 @@ class Comparison {
   // By the peak that is asked about, or what the device holds: policies whose bound is above what
   // another plan needs are not planned.
   PolicyCost least(std::vector<Policy> policies) {
-    std::ranges::sort(policies, {}, &Policy::peak);
-    const auto need = [&](const PolicyCost& cost) { return peak_ ? cost.peak : cost.device; };
+    std::ranges::stable_sort(policies, {}, &Policy::peak);
+    using Need = std::pair<Bytes, Bytes>;
+    const auto need = [&](const PolicyCost& cost) {
+      return peak_ ? Need{cost.peak, cost.device} : Need{cost.device, cost.peak};
+    };
     PolicyCost best = plan(policies.front().recompute);
-    for (std::size_t i = 1; i < policies.size() && policies[i].peak < need(best); ++i)
+    for (std::size_t i = 1; i < policies.size() && policies[i].peak < need(best).first; ++i)
       if (PolicyCost other = plan(policies[i].recompute); need(other) < need(best))
         best = std::move(other);
     return best;
@@ -108,7 +113,9 @@ class Comparison {
     TimeModel time;
   };
   const Kind& kind_of(const Recompute& recompute) {
-    std::unique_ptr<Kind>& kind = kinds_[models::decisions::recomputes_layers(recompute.kind)];
+    const bool some = recompute.kind == RecomputeKind::block;
+    std::unique_ptr<Kind>& kind =
+        kinds_[{models::decisions::recomputes_layers(recompute.kind), some ? recompute.layers : 0}];
     if (!kind) {
       const ModelParts parts = model_parts(*question_.model, question_.strategy);
       kind = std::make_unique<Kind>(Kind{parts, TimeModel(parts, question_.cluster)});
@@ -119,7 +126,7 @@ class Comparison {
   Question question_;
   std::optional<Bytes> peak_;
   Bytes limit_;
-  std::array<std::unique_ptr<Kind>, 2> kinds_;
+  std::map<std::pair<bool, std::int64_t>, std::unique_ptr<Kind>> kinds_;
 };
 
 // The fastest first; of equally fast ones what keeps less (the last GEMM of a layer is never

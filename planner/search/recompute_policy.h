@@ -24,10 +24,11 @@ struct PolicyChoice {
 };
 
 // The fastest of all recomputations whose planned peak is at most `peak`, or, without one, whose
-// plan fits the device: none, selective, each whole number of layers in a checkpoint, and, where
-// the stack has it, each subset of what a checkpoint by operator can keep, the same in every layer.
-// By the time model; where the GPU's rates are not known, by FLOPs. All are compared: they are
-// tried from the fastest on, until one holds. Error{bad_input}: neither a peak nor a capacity.
+// plan fits the device: none, selective, each whole number of layers in a checkpoint, checkpoints
+// around each number of the first layers, and, where the stack has it, each subset of what a
+// checkpoint by operator can keep, the same in every layer. By the time model; where the GPU's
+// rates are not known, by FLOPs. All are compared: they are tried from the fastest on, until one
+// holds. Error{bad_input}: neither a peak nor a capacity.
 PolicyChoice cheapest_recompute(const Question& question, const std::optional<Bytes>& peak);
 
 }  // namespace plimsoll::planner::search

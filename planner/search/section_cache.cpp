@@ -54,7 +54,7 @@ std::size_t SectionCache::StrategyHash::operator()(const Strategy& s) const {
       .mix(s.data.zero)
       .mix(s.data.shard_group)
       .mix(s.recompute.kind)
-      .mix(s.recompute.every)
+      .mix(s.recompute.layers)
       .mix(s.kernels)
       .mix(s.loss)
       .mix(s.attention)

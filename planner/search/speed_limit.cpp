@@ -35,8 +35,8 @@ using KindKey = std::tuple<int, models::Stack, models::Precision, int, models::R
 
 KindKey key_of(const Setting& x) {
   const models::Strategy& s = x.strategy;
-  return {x.parts,           s.stack,   s.precision, s.data.zero, s.recompute.kind,
-          s.recompute.every, s.kernels, s.loss,      s.attention};
+  return {x.parts,   s.stack, s.precision, s.data.zero, s.recompute.kind, s.recompute.layers,
+          s.kernels, s.loss,  s.attention};
 }
 
 }  // namespace

@@ -205,8 +205,7 @@ Strategy compute_of_one_gpu(const Strategy& s) {
 // layers of a checkpoint except its last one, which only those run again.
 Strategy computing_part(const Strategy& s) {
   Strategy out = compute_of_one_gpu(s);
-  if (s.recompute.kind == RecomputeKind::every || s.recompute.kind == RecomputeKind::sqrt)
-    out.recompute = {RecomputeKind::full, 1};
+  if (models::groups_layers(s.recompute.kind)) out.recompute = {RecomputeKind::full, 1};
   return out;
 }
 

@@ -119,7 +119,7 @@ struct StrategyHash {
     mix(s.data.shard_group);
     mix(s.precision);
     mix(s.recompute.kind);
-    mix(s.recompute.every);
+    mix(s.recompute.layers);
     mix(s.attention);
     mix(s.loss);
     mix(s.kernels);

@@ -41,6 +41,22 @@ TEST_CASE("sqrt covers n layers with k checkpoints of k, k the least that suffic
       CHECK(kept(layers, k(layers)) <= kept(layers, other));
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::every, 100}, 12) == 12);
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::full, 5}, 12) == 1);
+  CHECK(decisions::layers_per_checkpoint({RecomputeKind::block, 5}, 12) == 1);
+}
+
+TEST_CASE("block:N has checkpoints around the first N layers, the others around all or none") {
+  const auto in_checkpoints = [](RecomputeKind kind) {
+    std::vector<int> layers;
+    for (int layer = 0; layer < 5; ++layer)
+      if (decisions::recomputes_layer({kind, 3}, layer)) layers.push_back(layer);
+    return layers;
+  };
+  CHECK(in_checkpoints(RecomputeKind::block) == std::vector{0, 1, 2});
+  for (const RecomputeKind kind :
+       {RecomputeKind::full, RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::ops})
+    CHECK(in_checkpoints(kind).size() == 5);
+  CHECK(in_checkpoints(RecomputeKind::none).empty());
+  CHECK(in_checkpoints(RecomputeKind::selective).empty());
 }
 
 TEST_CASE("one shard is stage 0; hybrid groups are copies of one another") {

@@ -15,8 +15,8 @@ using models::RecomputeKind;
 
 TEST_CASE("every form reads back as it was written, names sorted") {
   for (const char* text :
-       {"none", "selective", "full", "sqrt", "every:1", "every:999999", "ops:attention",
-        "ops:attention+q_proj", "ops:mlp.c_proj", "ops:torchtitan"}) {
+       {"none", "selective", "full", "sqrt", "every:1", "every:999999", "block:1", "block:999999",
+        "ops:attention", "ops:attention+q_proj", "ops:mlp.c_proj", "ops:torchtitan"}) {
     CAPTURE(text);
     const auto read = recompute_from(text);
     REQUIRE(read.has_value());
@@ -37,6 +37,11 @@ TEST_CASE("what is no form of it is not read") {
                            "every:1000000",
                            "every:2x",
                            "every:99999999999999999999",
+                           "block",
+                           "block:",
+                           "block:0",
+                           "block:1000000",
+                           "block:2:3",
                            "ops",
                            "ops:",
                            "ops:+",
@@ -127,14 +132,14 @@ TEST_CASE("each name of a list must fit, in one of a model's kinds of layers; a 
   REQUIRE(mixed.blocks.size() >= 2);
   CHECK(refusal("ops:mlp.up_proj", mixed) == "accepted");
   // What asks for no number of layers has the one that a plan writes.
-  CHECK(recompute_from("ops:attention")->every == 1);
+  CHECK(recompute_from("ops:attention")->layers == 1);
 }
 
 TEST_CASE("Megatron's names of what is here by another") {
   CHECK(recompute_from("uniform:3") == recompute_from("every:3"));
   CHECK(recompute_from("core_attn") == recompute_from("selective"));
   for (const char* text : {"uniform", "uniform:", "uniform:0", "uniform:uniform:2", "uniform:ops",
-                           "block:2", "core_attn:1", "ops:core_attn+"}) {
+                           "uniform:block:2", "core_attn:1", "ops:core_attn+"}) {
     CAPTURE(text);
     CHECK(!recompute_from(text));
   }

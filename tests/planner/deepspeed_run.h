@@ -11,7 +11,7 @@
 #include "planner/program/peak.h"
 #include "planner/program/timeline.h"
 #include "planner/stacks/deepspeed/stack.h"
-#include "tests/planner/oracle_workload.h"
+#include "tests/planner/oracle_deepspeed.h"
 
 namespace plimsoll::tests {
 

@@ -100,6 +100,20 @@ TEST_CASE("drawn DeepSpeed configurations peak where they were planned to, on an
   CHECK(exact >= 35);
 }
 
+// Checkpoints around the first layers alone, three of them reentrant.
+TEST_CASE("drawn DeepSpeed runs with some layers in checkpoints peak where they were planned to") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_block_draw.json"));
+  for (const json& run : document["runs"]) {
+    CAPTURE(run["case"].get<std::string>());
+    const Planned planned = plan_run(run);
+    const double peak = planned.peak.bytes.real() / run["peak_bytes"].get<double>() - 1;
+    const double resident = planned.peak.resident.real() / run["resident_bytes"].get<double>() - 1;
+    CHECK(std::abs(resident) <= 0.0015);
+    CHECK(std::abs(peak) <= (run["case"] == "block-11-zero2" ? 0.00012 : 2e-7));
+  }
+  CHECK(document["runs"].size() == 14);
+}
+
 // What `recommend` leaves room for is the worst but one that was seen here.
 TEST_CASE(
     "reserved bytes of DeepSpeed are at most what overheads.json says above the planned, but for "

@@ -152,10 +152,12 @@ TEST_CASE("a checkpoint multiplies again up to the last that something keeps") {
   // Of two layers in one checkpoint only the second stops before down_proj.
   CHECK(again("every:2") == 2 * (2 * (2 * kLayer - kMlp)) + scores);
   CHECK(again("sqrt") == again("every:2"));
+  CHECK(4 * again("block:3") == 3 * again("full"));
   // The second product of a stored attention makes nothing that is kept.
   CHECK(again("selective") == scores / 2);
   CHECK(again("ops:gate_proj+q_proj") == 4 * (2 * (kLayer - 2 * kMlp - kQ)) + scores);
   CHECK(again("full", Stack::plimsoll) == again("full"));
+  CHECK(again("block:3", Stack::plimsoll) == again("block:3"));
 }
 
 TEST_CASE("a base that is frozen has no gradient, nor has what only the embedding feeds") {

@@ -136,7 +136,7 @@ TEST_CASE("what is not modelled of a stream that widens is refused by name") {
   CHECK(has(refused("llama-3.2-1b",
                     [](planner::Question& q) {
                       casts(q);
-                      q.strategy.recompute = {.kind = models::RecomputeKind::every, .every = 4};
+                      q.strategy.recompute = {.kind = models::RecomputeKind::every, .layers = 4};
                     }),
             "--recompute with checkpoints of several layers is not modelled where"));
   const auto over_bf16 = [](planner::Question& q) {
@@ -169,6 +169,6 @@ TEST_CASE("what is not modelled of a stream that widens is refused by name") {
   // Gemma's norm casts back to what it was given: nothing widens.
   CHECK(refused("gemma-2b", [](planner::Question& q) {
           casts(q);
-          q.strategy.recompute = {.kind = models::RecomputeKind::every, .every = 3};
+          q.strategy.recompute = {.kind = models::RecomputeKind::every, .layers = 3};
         }) == "accepted");
 }

@@ -13,7 +13,7 @@
 #include "planner/program/timeline.h"
 #include "planner/stack_step.h"
 #include "tests/planner/message_table.h"
-#include "tests/planner/oracle_workload.h"
+#include "tests/planner/oracle_deepspeed.h"
 
 using namespace plimsoll;
 using models::Precision;

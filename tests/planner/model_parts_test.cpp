@@ -46,6 +46,35 @@ void check_refused(const models::ModelSpec& model, const char* named) {
 
 }  // namespace
 
+// Gemma 3's sixth layers are unlike the others; 26 of them are four patterns and two layers.
+TEST_CASE("--recompute block ends a run behind its last layer, in the midst of a pattern too") {
+  for (const char* name : {"llama-3.2-1b", "gemma-3-1b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    models::Strategy s;
+    s.recompute.kind = models::RecomputeKind::full;
+    std::vector<planner::LayerPart> layers;
+    for (const planner::LayerRun& run : planner::model_parts(model, s).runs)
+      for (std::int64_t i = 0; i < run.count; ++i) layers.push_back(run.layer(i));
+    for (std::int64_t n = 1; n <= std::ssize(layers); ++n) {
+      CAPTURE(n);
+      s.recompute = {models::RecomputeKind::block, n};
+      std::int64_t next = 0;
+      bool ends = n == std::ssize(layers);
+      for (const planner::LayerRun& run : planner::model_parts(model, s).runs) {
+        CHECK(run.first == next);
+        CHECK(run.count % run.period() == 0);
+        ends = ends || run.first == n;
+        for (std::int64_t i = 0; i < run.count; ++i)
+          CHECK(run.layer(i) == layers[static_cast<std::size_t>(next++)]);
+      }
+      CHECK(next == std::ssize(layers));
+      CHECK(ends);
+    }
+    s.recompute = {models::RecomputeKind::block, std::ssize(layers) + 1};
+    CHECK_THROWS_AS((void)planner::model_parts(model, s), Error);
+  }
+}
+
 TEST_CASE("a module that no op reads makes a model unplannable") {
   using models::ModuleKind;
   for (const char* model :

@@ -172,6 +172,17 @@ TEST_CASE("full recomputation saves one residual a layer, every:2 one for two la
   CHECK(three - saved(llama(6), s) == Bytes(128 * kTokens));
 }
 
+TEST_CASE("checkpoints around the first layers alone save a residual each, the others all") {
+  Strategy s = bf16_strategy();
+  const Bytes none = saved(llama(6), s);
+  s.recompute.kind = RecomputeKind::full;
+  const Bytes full = saved(llama(6), s);
+  for (std::int64_t n = 1; n <= 6; ++n) {
+    s.recompute = {RecomputeKind::block, n};
+    CHECK((none - saved(llama(6), s)).value() * 6 == (none - full).value() * n);
+  }
+}
+
 TEST_CASE("a frozen GEMM saves its input only for an adapter, and an adapter x·A") {
   Strategy s = bf16_strategy();
   s.lora = models::Lora{.rank = 4, .targets = {"q_proj", "v_proj"}};

@@ -114,7 +114,7 @@ Strategy drawn_strategy(Draw& draw) {
   s.recompute = {draw.one_of({RecomputeKind::none, RecomputeKind::full, RecomputeKind::selective,
                               RecomputeKind::sqrt, RecomputeKind::every}),
                  draw.between(1, 4)};
-  if (s.recompute.kind != RecomputeKind::every) s.recompute.every = 1;
+  if (s.recompute.kind != RecomputeKind::every) s.recompute.layers = 1;
   s.attention =
       draw.one_of({Attention::flash, Attention::flash, Attention::eager, Attention::math});
   s.loss = draw.one_of({Loss::full, Loss::full, Loss::chunked, Loss::fused});

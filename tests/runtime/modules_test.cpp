@@ -184,7 +184,8 @@ TEST_CASE("recomputation changes no bit") {
           const Result plain = run(spec, strategy);
           for (const Recompute& recompute :
                {Recompute{RecomputeKind::selective}, Recompute{RecomputeKind::full},
-                Recompute{RecomputeKind::sqrt}, Recompute{RecomputeKind::every, 3}}) {
+                Recompute{RecomputeKind::sqrt}, Recompute{RecomputeKind::every, 3},
+                Recompute{RecomputeKind::block, 1}}) {
             strategy.recompute = recompute;
             CHECK(run(spec, strategy) == plain);
           }
@@ -198,8 +199,9 @@ TEST_CASE("a gradient is the same whatever else is trained, and recomputation to
          {"*.1.*down_proj*", "*.1.mlp.c_proj.weight", "*.1.mlp.c_proj.bias", "*q_proj*", "*c_attn*",
           "*.2.*v_proj*", "*.1.*k_norm*", "*norm*", "*ln_*", "*bias", "*.1.*up_proj*",
           "*.0.*gate_proj*", "*c_fc*", "*.0.*o_proj*", "*lm_head*", "*wpe*", "*.1.*"})
-      for (const RecomputeKind kind : {RecomputeKind::none, RecomputeKind::selective,
-                                       RecomputeKind::full, RecomputeKind::every})
+      for (const RecomputeKind kind :
+           {RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
+            RecomputeKind::every, RecomputeKind::block})
         for (const Loss loss : {Loss::full, Loss::chunked, Loss::fused}) {
           Strategy strategy = fp32();
           strategy.train = {pattern};

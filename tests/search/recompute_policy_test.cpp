@@ -49,6 +49,7 @@ std::vector<Recompute> every_recompute(const std::vector<std::string>& names, st
   std::vector<Recompute> out{
       {RecomputeKind::none}, {RecomputeKind::selective}, {RecomputeKind::full}};
   for (std::int64_t k = 2; k <= layers; ++k) out.push_back({RecomputeKind::every, k});
+  for (std::int64_t n = 1; n < layers; ++n) out.push_back({RecomputeKind::block, n});
   for (std::size_t i = 1; i < sets.size(); ++i) {
     std::ranges::sort(sets[i]);
     out.push_back({RecomputeKind::ops, 1, sets[i]});
@@ -84,7 +85,7 @@ TEST_CASE("no recomputation with a peak in the budget is faster than the one cho
   const models::ModelSpec model = small("llama");
   const Question question = question_of(model);
   const std::vector<Tried> all = try_all(question, every_recompute(kLlama, 6));
-  REQUIRE(all.size() == 3 + 5 + 255);
+  REQUIRE(all.size() == 3 + 5 + 5 + 255);
   const auto [least, most] = std::ranges::minmax_element(all, {}, &Tried::peak);
   int kept_ops = 0;
   for (int share = 0; share <= 10; ++share) {

@@ -87,25 +87,21 @@ TEST_CASE("recomputation every K layers needs a K") {
   CHECK(recompute_value("recompute", "full").kind == models::RecomputeKind::full);
   CHECK(recompute_value("recompute", "every:4") ==
         models::Recompute{models::RecomputeKind::every, 4});
+  CHECK(recompute_value("recompute", "block:12") ==
+        models::Recompute{models::RecomputeKind::block, 12});
   for (const char* text :
-       {"uniform:x", "uniform:0", "every", "every:", "every:0", "every:-1", "every:2x", "ful", "",
-        "ops", "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
+       {"uniform:x", "uniform:0", "block", "block:", "block:-1", "every", "every:", "every:0",
+        "every:-1", "every:2x", "ful", "", "ops", "ops:", "ops:q_proj+q_proj", "budget:", "fit:"})
     CHECK_MESSAGE(refusal([&] { return recompute_value("recompute", text); }) != "", text);
   for (const auto& [text, accepted] : std::initializer_list<std::pair<const char*, const char*>>{
            {"every:x", "must be every:K with a whole number K of layers, at least 1"},
            {"uniform:0", "must be uniform:N with a whole number N of layers, at least 1"},
+           {"block:0", "must be block:N with a whole number N of layers, at least 1"},
            {"ops:q_proj+q_proj",
             "must be ops: and names of what is kept, as in ops:attention+q_proj, each once; or "
             "ops:torchtitan"}})
     CHECK(refusal([&] { return recompute_value("recompute", text); }) ==
           std::string("--recompute ") + text + ": " + accepted);
-}
-
-TEST_CASE("checkpoints around the first layers alone are not modelled") {
-  CHECK_THROWS_WITH_AS((void)recompute_value("recompute", "block:2"),
-                       "--recompute block:2: checkpoints around the first layers of a stage alone "
-                       "are not modelled; uniform:N is around each N layers of all",
-                       Error);
 }
 
 TEST_CASE("lists have no empty items") {

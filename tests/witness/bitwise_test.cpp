@@ -167,7 +167,8 @@ TEST_CASE("recomputation changes no bit, dropout included") {
         const Measured plain = measured(c);
         for (const Recompute& recompute :
              {Recompute{RecomputeKind::selective}, Recompute{RecomputeKind::full},
-              Recompute{RecomputeKind::every, 2}, Recompute{RecomputeKind::sqrt}}) {
+              Recompute{RecomputeKind::every, 2}, Recompute{RecomputeKind::sqrt},
+              Recompute{RecomputeKind::block, 1}}) {
           c.strategy.recompute = recompute;
           check_same(plain, c);
         }

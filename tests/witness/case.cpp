@@ -105,7 +105,7 @@ std::string text(const Case& c) {
          choice(" gradients ", s.grad_dtype) +
          (s.master_weights ? *s.master_weights ? " masters" : " no masters" : "") + " " +
          std::string(name_of(s.optimizer)) + " recompute " +
-         std::string(name_of(s.recompute.kind)) + ":" + std::to_string(s.recompute.every) +
+         std::string(name_of(s.recompute.kind)) + ":" + std::to_string(s.recompute.layers) +
          " attention " + std::string(name_of(s.attention)) + " loss " +
          std::string(name_of(s.loss)) + (s.lora ? text(*s.lora) : "") +
          (s.quantize ? " on " + std::string(s.quantize->storage->name) : "") +

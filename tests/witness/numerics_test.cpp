@@ -236,8 +236,9 @@ TEST_CASE("every kind of attention, loss and recomputation computes the same ste
       s.loss = loss;
       check_step(golden, s);
     }
-    for (const RecomputeKind kind : {RecomputeKind::selective, RecomputeKind::full,
-                                     RecomputeKind::every, RecomputeKind::sqrt}) {
+    for (const RecomputeKind kind :
+         {RecomputeKind::selective, RecomputeKind::full, RecomputeKind::every, RecomputeKind::sqrt,
+          RecomputeKind::block}) {
       Strategy s = strategy_of(Precision::fp32, 2, 3);
       s.recompute = {kind, 2};
       if (alternates(golden) && (kind == RecomputeKind::every || kind == RecomputeKind::sqrt))

@@ -42,9 +42,11 @@ void choose_recompute(const Options& options, Request& request) {
   std::string note =
       fmt::format("--recompute {}: {} ", wish, models::text_of(choice.chosen.recompute));
   note += choice.chosen.holds
-              ? fmt::format("is the {} of {} recomputations (one for all layers) with {}",
-                            choice.chosen.seconds > 0 ? "fastest" : "one with the fewest FLOPs",
-                            choice.compared, goal)
+              ? fmt::format(
+                    "is the {} of {} recomputations (one way for all layers, or for the first of "
+                    "them) with {}",
+                    choice.chosen.seconds > 0 ? "fastest" : "one with the fewest FLOPs",
+                    choice.compared, goal)
               : fmt::format("needs least of {} recomputations, none of which has {}",
                             choice.compared, goal);
   note += ". Beside it";

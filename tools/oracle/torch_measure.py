@@ -233,9 +233,10 @@ def recompute_interval(kind):
         return 0
     if kind in ("none", "selective", "full", "sqrt", *other_code.CHECKPOINTS):
         return {"full": 1, "sqrt": None}.get(kind, 0)
-    if isinstance(kind, str) and kind.startswith("every:") and kind[6:].isdigit() and int(kind[6:]):
-        return int(kind[6:])
-    raise BadInput(f"strategy.recompute: {kind!r} is not none, selective, full, sqrt or every:K")
+    name, _, count = kind.partition(":") if isinstance(kind, str) else ("", "", "")
+    if name in ("every", "block") and count.isdigit() and int(count):
+        return int(count) if name == "every" else 1
+    raise BadInput(f"strategy.recompute: {kind!r} is not none, selective, full, sqrt, every:K or block:N")
 
 
 def fingerprint(workload):
@@ -410,13 +411,24 @@ class LayerGroup:
             setattr(parent, path.rpartition(".")[2], torch.nn.ModuleList(groups))
 
 
+def keep_layers_behind(model, count):
+    """Of a model whose layers are checkpoints: only the first `count` of them stay so."""
+    for _, layers in layer_lists(model):
+        if count > len(layers) or not all(hasattr(layer, "gradient_checkpointing") for layer in layers):
+            raise BadInput(f"strategy.recompute: block:{count} of layers that are not checkpoints by themselves")
+        for layer in list(layers)[count:]:
+            layer.gradient_checkpointing = False
+
+
 def select_recompute(model, kind, options):
     interval = recompute_interval(kind)
     if kind == "none":
         return
-    if kind == "full":
+    if kind == "full" or kind.startswith("block:"):
         # None: under FSDP1 it matters which kind a release takes of itself: reentrant until 5.0.
         model.gradient_checkpointing_enable(options)
+        if kind != "full":
+            keep_layers_behind(model, int(kind[6:]))
     elif kind == "selective":
         kept_ops.checkpoint_core_attention(model, BadInput)
     elif names := kept_ops.names_of(kind, BadInput):

@@ -197,7 +197,7 @@ ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
 
 bool checkpoints_by_layer(const models::Recompute& recompute) {
   return recompute.kind != models::RecomputeKind::sqrt &&
-         (recompute.kind != models::RecomputeKind::every || recompute.every == 1);
+         (recompute.kind != models::RecomputeKind::every || recompute.layers == 1);
 }
 
 pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine, const ModelParts& parts) {

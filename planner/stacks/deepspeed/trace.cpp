@@ -247,6 +247,7 @@ class Tracer {
     std::size_t first = 0;  // parameter
     std::size_t layer = 0;  // place among the patterns
     std::size_t pattern = 0;
+    bool recomputed = false;
   };
 
   void add_layer(const std::vector<Module>& modules, std::size_t first, std::size_t layer,
@@ -260,6 +261,7 @@ class Tracer {
     std::size_t place = 0;
     for (const LayerRun& run : parts_.runs) {
       const std::size_t begin = patterns_.size();
+      const bool again = models::decisions::recomputes_layer(strategy_.recompute, run.first);
       // Liger's gates are no modules.
       for (const LayerPart& layer : run.pattern)
         patterns_.emplace_back(layer, run.input_grad, strategy_.kernels != models::Kernels::liger);
@@ -267,7 +269,7 @@ class Tracer {
         const auto j = static_cast<std::size_t>(i % run.period());
         const LayerModules& modules = patterns_[begin + j];
         add_layer(modules.forward(), first, place + j, When::forward);
-        backward_.push_back({first, place + j, begin + j});
+        backward_.push_back({first, place + j, begin + j, again});
         first += run.pattern[j].parameters.size();
       }
       place += run.pattern.size();
@@ -282,7 +284,7 @@ class Tracer {
     std::vector<Module> modules = layer.backward();
     if (modules.empty()) return;
     std::vector<Module> again;
-    if (models::decisions::recomputes_layers(strategy_.recompute.kind)) again = layer.forward();
+    if (back.recomputed) again = layer.forward();
     auto begun = modules.begin();
     if (!again.empty() && !strategy_.use_reentrant.value_or(false)) {
       const auto leaf = [](const Module& module) { return module.inside == 0; };

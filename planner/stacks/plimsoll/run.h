@@ -17,6 +17,7 @@ struct Run {
   models::GroupId group = models::kNoGroup;
   std::int64_t first_layer = 0;
   std::int64_t count = 0;  // instances
+  bool recomputed = false;
   TensorId out = kNoTensor;  // the stream after an instance
   std::vector<TensorId> inner, again;  // between its layers, in forward and when made again
   std::vector<LayerTensors> saved;

@@ -32,8 +32,8 @@ TensorId StepWriter::first_backward(std::size_t r) const {
   const Run& run = runs_[r];
   if (!run.any()) return kNoTensor;
   const std::size_t end = run.stride() - 1;
-  return recomputes() ? run.units[run.first_made_again(end)].gathered_again
-                      : run.units[end].gathered_backward;
+  return run.recomputed ? run.units[run.first_made_again(end)].gathered_again
+                        : run.units[end].gathered_backward;
 }
 
 Ref StepWriter::next_backward(std::size_t r, std::size_t layer) const {
@@ -173,7 +173,7 @@ void StepWriter::write_messages(Messages& out) {
       first += before->pattern.size();
     const std::size_t layers = run.pattern->size();
     const auto of_each = static_cast<std::int64_t>(run.stride() / layers);
-    const std::int64_t again = recomputes() ? 2 * of_each - 1 : of_each;
+    const std::int64_t again = run.recomputed ? 2 * of_each - 1 : of_each;
     for (std::size_t j = 0; j < layers; ++j)
       add_messages(run.units[j], place(Part::layer, first + j, run.count * of_each),
                    run.any() ? run.count * again : 0, out);

@@ -136,6 +136,7 @@ void StepWriter::add_runs() {
       run.inner.resize(run.stride() - 1);
       run.again.resize(run.stride() - 1);
       run.first_layer = first;
+      run.recomputed = decisions::recomputes_layer(strategy_.recompute, first);
       run.count = count;
     };
     add(layers.first, layers.count / k, k);

@@ -128,9 +128,9 @@ void StepWriter::layers_forward(std::size_t r) {
     const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
-    layer_.forward(Phase::forward, run.own(j), recomputes() ? RequiresGrad{} : run.own(j).gradients,
-                   input_of(r, j), j + 1 < run.stride() ? run.inner[j] : run.out, false,
-                   run.saved[j]);
+    layer_.forward(Phase::forward, run.own(j),
+                   run.recomputed ? RequiresGrad{} : run.own(j).gradients, input_of(r, j),
+                   j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
     if (!run.alternates() && j > 0) b_.note_repeat(before, layer);
   }
@@ -166,13 +166,13 @@ void StepWriter::layers_backward(std::size_t r) {
   b_.open(run.group, true, times_);
   ProgramBuilder::Place layer = b_.place();
   for (std::size_t j = run.stride(); j-- > 0;) {
-    if (recomputes() && run.ends_checkpoint(j)) recompute(r, j);
+    if (run.recomputed && run.ends_checkpoint(j)) recompute(r, j);
     const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     Unit& unit = run.units[j];
-    if (!recomputes() || !run.ends_checkpoint(j))
+    if (!run.recomputed || !run.ends_checkpoint(j))
       gather(unit, Phase::backward, next_backward(r, j));
-    const bool made_again = recomputes() && j > run.first_made_again(j);
+    const bool made_again = run.recomputed && j > run.first_made_again(j);
     const Ref input = made_again ? Ref{run.again[j - 1]} : input_of(r, j);
     layer_.backward(run.own(j), input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);

@@ -84,7 +84,6 @@ class StepWriter {
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref stream_end() const;
   bool below_head_trains() const;
-  bool recomputes() const { return models::decisions::recomputes_layers(strategy_.recompute.kind); }
   OpBuilder op(const char* name, Phase phase) { return b_.op(name, phase); }
   void optimizer_step();
 

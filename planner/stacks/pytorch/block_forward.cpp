@@ -71,8 +71,7 @@ void BlockWriter::leave_attention(const LayerSaved& s) {
 bool BlockWriter::keeps_input(const NodePlan& at) const {
   return at.linear->packed != nullptr && models::contexts_keep_inputs(strategy_) &&
          grad_of(at.node->in[0]) &&
-         (phase_ == Phase::recompute || !repeats_layers(strategy_.recompute) ||
-          !models::decisions::reentrant_checkpoints(strategy_));
+         (saves_ || !models::decisions::reentrant_checkpoints(strategy_));
 }
 
 // What Python's frames hold goes as the exception passes through them.

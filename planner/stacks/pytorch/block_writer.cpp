@@ -18,7 +18,7 @@ using models::ValueId;
 void BlockWriter::backward(const BlockPlan& plan, Ref input, TensorId d_output, Ref d_input,
                            const LayerSaved& s) {
   // A reentrant checkpoint's backward begins with its forward (CheckpointFunction.backward).
-  if (models::decisions::reentrant_checkpoints(strategy_)) unpack();
+  if (checkpointed_ && models::decisions::reentrant_checkpoints(strategy_)) unpack();
   plan_ = &plan;
   input_ = input;
   d_input_ = d_input;

@@ -19,8 +19,8 @@ void Checkpoints::recompute() {
   for (std::size_t j = first; j <= last; ++j) {
     const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
-    const TensorId out = run.recomputed[j];
-    const Ref input = j == first ? s_.checkpoint_input(r, first) : Ref{run.recomputed[j - 1]};
+    const TensorId out = run.made_again[j];
+    const Ref input = j == first ? s_.checkpoint_input(r, first) : Ref{run.made_again[j - 1]};
     layer_.stop_early(!repeats_to_the_end() && j == last);
     layer_.take_from(strategy_.recompute.kind == RecomputeKind::ops ? &run.kept[j] : nullptr);
     layer_.forward(run.plan(j), input, {out}, run.saved[j]);
@@ -59,7 +59,7 @@ void Checkpoints::leave() {
   const Ref input = loaded ? Ref{} : s_.input_of(number(), last_ + 1 - run.checkpoint());
   const bool last = last_ + 1 == run.stride() && number() + 1 == s_.runs.size();
   b_.op("checkpoint.exit", Phase::backward)
-      .release(run.recomputed[last_])
+      .release(run.made_again[last_])
       .release(last_ + 1 < run.stride() ? run.d_inner[last_] : run.d_out)
       .touch(input.tensor, input.delta, input.beyond, models::Access::release)
       .touch(kNoTensor, +1, loaded && last ? s_.last_input : kNoTensor, models::Access::release);
@@ -95,8 +95,8 @@ std::array<Ref, 2> Checkpoints::never_taken(const Run& run, std::size_t layer) c
 void Checkpoints::before_layer(std::size_t r, std::size_t j) {
   const Run& run = s_.runs[r];
   const std::size_t layers = run.checkpoint();
-  const bool waits = s_.recomputes() && (j + 1) % layers == 0;
-  layer_.set_checkpoint(waits ? this : nullptr, s_.recomputes());
+  const bool on = s_.recomputes(run), waits = on && (j + 1) % layers == 0;
+  layer_.set_checkpoint(waits ? this : nullptr, on);
   const std::size_t window = run.plan(j).sliding ? 1 : 0;
   const bool stays = s_.offloading == nullptr && s_.input_buffer == kNoTensor;
   const Ref input = stays ? s_.input_of(r, j / layers * layers) : Ref{};
@@ -111,8 +111,8 @@ void Checkpoints::before_layer(std::size_t r, std::size_t j) {
 void Checkpoints::begin(Run& of) {
   run_ = &of;
   Run& run = of;
-  run.recomputed.resize(run.stride(), kNoTensor);
-  if (!s_.recomputes()) return;
+  run.made_again.resize(run.stride(), kNoTensor);
+  if (!s_.recomputes(run)) return;
   if (s_.offloading != nullptr) s_.offloading->declare(run);
   const SymBytes stream = s_.stream_bytes();
   ProgramBuilder::Place layer = b_.place();
@@ -121,7 +121,7 @@ void Checkpoints::begin(Run& of) {
     if ((j + 1) % run.checkpoint() == 0 && !repeats_to_the_end()) continue;
     const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
-    run.recomputed[j] = b_.tensor("out.recomputed", stream, Category::activations);
+    run.made_again[j] = b_.tensor("out.recomputed", stream, Category::activations);
     if (std::exchange(any, true) && !run.alternates()) b_.note_repeat(before, layer);
   }
 }

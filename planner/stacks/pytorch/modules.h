@@ -24,9 +24,9 @@ class ModuleWriter {
   void take_workspace(OpBuilder gemm, bool adds_bias);
   void set_sink(GradientSink* sink) { sink_ = sink; }
   void set_tokens(SymInt total) { tokens_.set_total(total); }  // that GEMMs read from now on
-  // `waits`: the backward that follows begins in front of a recomputation. `on`: saved tensors come
-  // through a checkpoint's hooks; a node drops each as soon as it has used it.
-  void set_checkpoint(Recomputation* waits, bool on) { recomputation_ = waits, checkpointed_ = on; }
+  // `waits`: the backward that follows begins in front of a recomputation. `on`: it is a
+  // checkpoint's; if not a reentrant one's, a node drops each saved tensor as soon as it is used.
+  void set_checkpoint(Recomputation* waits, bool on);
   void set_hooks(SavedHooks* hooks) { hooks_.set(hooks); }  // of all that is saved from now on
 
   // `stops`: a recomputation, which ends with what this norm saves. `into`: what takes the result.
@@ -101,9 +101,9 @@ class ModuleWriter {
   const models::Strategy& strategy_;
   Tokens tokens_;
   Phase phase_ = Phase::forward;
-  bool saves_ = true, checkpointed_ = false, input_grad_ = true;
+  bool saves_ = true, checkpointed_ = false, checkpoint_hooks_ = false, input_grad_ = true;
   NodeHooks hooks_;
-  bool through_hooks() const { return checkpointed_ || hooks_.any(); }
+  bool through_hooks() const { return checkpoint_hooks_ || hooks_.any(); }
   GradientSink* sink_ = nullptr;
   Recomputation *recomputation_ = nullptr, *unpacked_ = nullptr;  // it has run for the node at hand
   std::array<TensorId, 4> workspaces_{kNoTensor, kNoTensor, kNoTensor, kNoTensor};

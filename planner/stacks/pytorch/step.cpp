@@ -126,7 +126,7 @@ Ref Step::unit_tensor(TensorId Unit::*tensor, std::size_t run, std::size_t in_ru
 // checkpoint of several layers runs them in a loop of its own, which does not.
 void Step::drop_returned(OpBuilder& op, std::size_t r, int delta) const {
   const auto returned = [&](std::size_t run, models::ValueId id) {
-    return (recomputes() ? runs[run].kept : runs[run].saved).back().of(id);
+    return saved_by_forward(runs[run], runs[run].stride() - 1).of(id);
   };
   if (runs[r].stride() > 1 || compiles()) return;
   for (const models::ValueId id : runs[r].layer(0).block->returned)

@@ -29,6 +29,11 @@ struct Step {
   bool compiles() const { return strategy.compile == models::Compile::block; }  // each layer
   // By checkpoints around layers; inside a compiled one they are the graph's matter.
   bool recomputes() const { return !compiles() && repeats_layers(strategy.recompute); }
+  bool recomputes(const Run& run) const { return recomputes() && run.recomputed; }
+  // What the forward of a run's layer saves: of a checkpoint, what outlives it.
+  const LayerSaved& saved_by_forward(const Run& run, std::size_t j) const {
+    return recomputes(run) ? run.kept[j] : run.saved[j];
+  }
   bool reentrant() const;  // checkpoints are
   DType stored(const Parameter& p) const;  // in memory
   DType seen(const Parameter& p) const;  // by modules

@@ -98,7 +98,11 @@ void StepWriter::micro_batch(std::int64_t index, SymInt times) {
   for (std::size_t r = s_.runs.size(); r-- > 0;) layers_backward(r);
   embedding_.backward();
   if (s_.offloading != nullptr) s_.offloading->finish();
-  if (s_.reentrant() && !wrapper_->leaves_checkpoints()) checkpoints_.leave_all();
+  if (s_.reentrant() && !wrapper_->leaves_checkpoints()) {
+    s_.b.open(models::kNoGroup, true, s_.times);
+    checkpoints_.leave_all();
+    s_.b.close();
+  }
   wrapper_->end_backward();
   if (s_.graph_keeps()) drop_graph();
 }
@@ -111,7 +115,7 @@ void StepWriter::drop_graph() {
     for (std::size_t j = 0; j < run.stride(); ++j) {
       s_.b.at_layer(static_cast<std::uint16_t>(j));
       auto graph = s_.b.op("loss.graph", Phase::backward);
-      Step::release_attributes(graph, s_.recomputes() ? run.kept[j] : run.saved[j]);
+      Step::release_attributes(graph, s_.saved_by_forward(run, j));
       s_.b.work().moves(0, 0);
     }
     s_.b.close();
@@ -141,7 +145,7 @@ void StepWriter::declare_layers(Run& run) {
 
 void StepWriter::layers_forward(std::size_t r) {
   Run& run = s_.runs[r];
-  const bool saves = !s_.recomputes(), takes_all = s_.offloading != nullptr && s_.regime.by_node;
+  const bool saves = !s_.recomputes(run), takes_all = s_.offloading != nullptr && s_.regime.by_node;
   s_.b.open(run.group, false, s_.times);
   s_.layer.set(Phase::forward, saves);
   ProgramBuilder::Place layer = s_.b.place();
@@ -182,7 +186,8 @@ void StepWriter::enter_checkpoint(std::size_t r, std::size_t last) {
 void StepWriter::layers_backward(std::size_t r) {
   Run& run = s_.runs[r];
   if (!run.layers->input_grad && !run.layers->trains()) return;  // no gradient comes here
-  const bool leaves = s_.reentrant() && !wrapper_->leaves_checkpoints();
+  const bool again = s_.recomputes(run);
+  const bool leaves = again && s_.reentrant() && !wrapper_->leaves_checkpoints();
   const bool takes_all = s_.offloading != nullptr && s_.regime.by_node;
   s_.b.open(run.group, true, s_.times);
   if (!run.alternates()) enter_checkpoint(r, run.stride() - 1);
@@ -199,9 +204,9 @@ void StepWriter::layers_backward(std::size_t r) {
     s_.unit = &run.units[j];
     s_.unit->next = 0;
     const TensorId d_out = j + 1 < run.stride() ? run.d_inner[j] : run.d_out;
-    const Ref input = !first && s_.recomputes() ? Ref{run.recomputed[j - 1]}
-                      : s_.recomputes()         ? s_.checkpoint_input(r, j)
-                                                : s_.input_of(r, j);
+    const Ref input = again && !first ? Ref{run.made_again[j - 1]}
+                      : again         ? s_.checkpoint_input(r, j)
+                                      : s_.input_of(r, j);
     checkpoints_.before_layer(r, j);
     if (takes_all) s_.offloading->enter_layer_backward(r);
     s_.layer.set_hooks(takes_all ? s_.offloading : nullptr);

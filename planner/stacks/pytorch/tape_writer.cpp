@@ -1,12 +1,19 @@
 // Functions that a tape describes (tape/rule.h), written as ops of the step.
 #include <algorithm>
 
+#include "models/decisions/layer.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
 
 using tape::Event;
 using tape::Role;
+
+void ModuleWriter::set_checkpoint(Recomputation* waits, bool on) {
+  recomputation_ = waits;
+  checkpointed_ = on;
+  checkpoint_hooks_ = on && !models::decisions::reentrant_checkpoints(strategy_);
+}
 
 void ModuleWriter::unpack() {
   Recomputation* const waiting = std::exchange(recomputation_, nullptr);

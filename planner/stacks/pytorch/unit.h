@@ -95,11 +95,12 @@ struct Run {
   std::vector<LayerSaved> saved, kept;
   std::vector<compiled::Layer> compiled;  // by plan, where layers are compiled
   std::vector<std::vector<TensorId>> compiled_saved;
-  std::vector<TensorId> recomputed;
+  std::vector<TensorId> made_again;  // the stream behind a checkpoint's layers, recomputed
   std::vector<PrefixSaved> prefixes;  // by layer
   std::vector<TensorId> loaded;  // layers' inputs as they come back from the host (offloading.h)
   std::vector<Unit> units;
   std::int64_t count = 0;  // instances
+  bool recomputed = false;  // wherever layers are, these are in checkpoints
   std::size_t stride() const { return units.size(); }
   bool alternates() const { return plans.size() > 1; }
   std::size_t checkpoint() const { return alternates() ? 1 : stride(); }  // layers of one

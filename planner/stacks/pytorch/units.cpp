@@ -93,6 +93,7 @@ void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_
   if (count == 0) return;
   Run run;
   run.layers = &layers;
+  run.recomputed = models::decisions::recomputes_layer(s_.strategy.recompute, first);
   run.group = s_.b.group("layers", first, count, stride);
   run.units.resize(static_cast<std::size_t>(stride));
   for (std::size_t j = 0; j < run.stride(); ++j)

@@ -186,7 +186,7 @@ void HeadWriter::release_cached_casts() {
     Step::release_casts(exit, parts_.prompt[i], s_.front.prompt.linears[i]);
   for (const Run& run : s_.runs)
     for (std::size_t j = 0; j < run.stride(); ++j)
-      Step::release_casts(exit, run.layer(j), s_.recomputes() ? run.kept[j] : run.saved[j]);
+      Step::release_casts(exit, run.layer(j), s_.saved_by_forward(run, j));
 }
 
 // Where the last norm makes its input's gradient in its result's, that is the layers' from the

@@ -20,7 +20,7 @@ TensorId FullyShard::begin(const ModuleNames& names, std::int64_t elements, bool
   if (d_.sequence_parts > 1 && of_norm) s_.unit->summed.push_back(grad);
   if (sums) s_.unit->order.push_back(model_order(names));
   if (is_last(names) || s_.unit->last_grad == kNoTensor)
-    s_.unit->last_grad = sums ? s_.unit->kept.back() : grad;
+    s_.unit->last_grad = sums ? s_.unit->kept[s_.unit->grads.size() - 1] : grad;
   if (tied) s_.end.tied_grad = grad;
   return grad;
 }
