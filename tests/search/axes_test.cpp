@@ -325,6 +325,18 @@ TEST_CASE("a value that an axis has not is refused with those that it has") {
   }
 }
 
+TEST_CASE("a plan's options are its axes' and its batch's; what fit takes without is left out") {
+  Asked asked(8);
+  Setting x = asked.so_far;
+  x.batch = {.seq_len = 1024, .micro_batch = 3, .grad_accum = 1};
+  CHECK(options_of(x) == "--gpus 8 --seq-len 1024 --micro-batch 3");
+  x.batch.grad_accum = 2;
+  x.strategy.data.zero = 3;
+  x.strategy.recompute = {models::RecomputeKind::every, 4};
+  CHECK(options_of(x) ==
+        "--gpus 8 --recompute every:4 --zero 3 --seq-len 1024 --micro-batch 3 --grad-accum 2");
+}
+
 TEST_CASE("divisors stand in order, each once") {
   CHECK(divisors(1) == std::vector<std::int64_t>{1});
   CHECK(divisors(12) == std::vector<std::int64_t>{1, 2, 3, 4, 6, 12});

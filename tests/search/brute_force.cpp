@@ -45,11 +45,33 @@ std::optional<Point> BruteForce::best() {
     std::erase_if(level, [&](const Point* p) {
       return p->setting.strategy.gpus != fastest->setting.strategy.gpus;
     });
+    level_ = level;
     of_kind_.reset();
     of_kind_ = first_tied(level);
     return first_tied(level);
   }
   return std::nullopt;
+}
+
+std::vector<Point> BruteForce::list(std::size_t most) {
+  using models::RecomputeKind;
+  std::map<std::tuple<int, models::Stack, models::Precision, int, bool, bool>, std::vector<Point*>>
+      approaches;
+  for (Point* p : level_) {
+    const models::Strategy& s = p->setting.strategy;
+    const RecomputeKind kind = s.recompute.kind;
+    const bool layers =
+        kind == RecomputeKind::full || kind == RecomputeKind::every || kind == RecomputeKind::sqrt;
+    approaches[{p->setting.parts, s.stack, s.precision, s.data.zero, s.data.shard_group > 0,
+                layers}]
+        .push_back(p);
+  }
+  std::vector<Point> out;
+  for (const auto& [approach, points] : approaches)
+    if (const std::optional<Point> one = first_tied(points)) out.push_back(*one);
+  std::ranges::sort(out, {}, [&](const Point& p) { return tied(p); });
+  out.resize(std::min(out.size(), most));
+  return out;
 }
 
 BruteForce::Key BruteForce::tied(const Point& p) const {
@@ -109,9 +131,10 @@ Point* BruteForce::first(std::vector<Point*> points, Order key) {
   return nullptr;
 }
 
-Point BruteForce::first_tied(const std::vector<Point*>& level) {
+std::optional<Point> BruteForce::first_tied(const std::vector<Point*>& level) {
   while (true) {
     Point* p = first(level, [&](const Point& x) { return tied(x); });
+    if (p == nullptr) return std::nullopt;
     const std::int64_t tight = tightness(planner::search::plan_of(scope_, p->setting));
     if (tight <= std::max(p->tight, tightness(p->need.counted()))) return *p;
     p->tight = tight;

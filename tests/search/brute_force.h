@@ -29,22 +29,26 @@ class BruteForce {
 
   std::optional<Point> best();
 
+  // After best(), of any objective but memory: the best of each approach (stack, stage of ZeRO,
+  // groups or not, layers recomputed or not, precision, adapters) on the GPUs of the best, best
+  // first.
+  std::vector<Point> list(std::size_t most);
   // After best().
   using Key = std::tuple<double, std::int64_t, std::int64_t, std::uint32_t, std::int64_t,
                          std::uint32_t, std::int64_t, double>;
   Key tied(const Point& p) const;  // smaller is better
   double fastest() const { return fastest_->speed; }
+  bool fits(const Point& p);  // as it is planned
   // Hundredths beyond 97 of the card, by what the scope counts.
   std::int64_t tightness(const reports::Plan& plan) const;
 
  private:
   std::int64_t tightness(Bytes counted) const;
   std::function<std::tuple<double, double>(const Point&)> objective() const;
-  bool fits(const Point& p);
   // The first in this order that fits.
   template <class Order>
   Point* first(std::vector<Point*> points, Order key);
-  Point first_tied(const std::vector<Point*>& level);
+  std::optional<Point> first_tied(const std::vector<Point*>& level);
   // From the most GPUs down: fewer must be clearly faster, half as many only as fast.
   const Point* of_counts(const std::vector<Point*>& level);
 
@@ -52,6 +56,7 @@ class BruteForce {
   std::vector<Point> points_;
   std::map<std::string, bool> fits_;
   std::optional<Point> fastest_, of_kind_;  // of_kind_: of the kind that wins
+  std::vector<Point*> level_;  // of the best's concession and GPUs
 };
 
 }  // namespace plimsoll::tests

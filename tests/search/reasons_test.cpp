@@ -175,3 +175,39 @@ TEST_CASE("where the capacity is not known every plan fits") {
   plan.usable = 1_B;
   CHECK_FALSE(fits(scope, plan));
 }
+
+// What one GPU fewer needs is the least that it can need, as the scope counts it.
+TEST_CASE("what fewer GPUs would need is told with the overheads that are counted") {
+  const models::ModelSpec model = models::catalog_model("gpt2-xl");
+  for (const Overheads overheads : {Overheads::high_end, Overheads::typical})
+    for (const std::int64_t gibibytes : {11, 20}) {
+      Scope scope = scope_of(model, "4090", 8, 1024, Objective::gpus);
+      scope.base.cluster.memory = Bytes(gibibytes << 30);
+      scope.overheads = overheads;
+      scope.only = {{"stack", {"pytorch"}},          {"adapters", {"full"}},
+                    {"precision", {"bf16-mixed"}},   {"loss", {"fused"}},
+                    {"recompute", {"none", "full"}}, {"attention", {"flash"}}};
+      scope.fixed = {"optimizer-impl", "kernels"};
+      const Result result = search::search(scope);
+      REQUIRE(!result.ranked.empty());
+      const std::int64_t gpus = result.ranked.front().setting.strategy.gpus;
+      CAPTURE(gpus);
+      REQUIRE(gpus > 1);
+      Scope fewer = scope;
+      fewer.gpus = gpus - 1;
+      fewer.fixed.insert("gpus");
+      fewer.most_concession = 0;
+      std::optional<Found> nearest = least_needy(fewer);
+      REQUIRE(nearest.has_value());
+      // Where its peak alone is too much the allocator has no say.
+      if (nearest->need.least() <= *scope.base.cluster.memory)
+        nearest->plan = plan_of(fewer, nearest->setting);
+      const std::string who = gpus == 2 ? "One GPU" : fmt::format("With {} GPUs each", gpus - 1);
+      const bool high = overheads == Overheads::high_end;
+      CHECK(that_begin(reasons(scope, result.ranked, {}).front(), who) ==
+            Sentences{fmt::format("{} needs at least {}{}; {} is available.", who,
+                                  gib(counted_need(scope, *nearest)),
+                                  high ? ", overheads at their high end" : "",
+                                  gib(scope.base.cluster.memory.value()))});
+    }
+}

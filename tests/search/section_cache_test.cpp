@@ -115,6 +115,52 @@ TEST_CASE("what is not equal although it should be is noticed, and nothing is fo
   }
 }
 
+// Which sections two strategies share follows from what each section computes: implementations of
+// the optimizer are the optimizer's alone, unless it steps inside the backward.
+TEST_CASE("strategies share a section where nothing that they differ in is part of it") {
+  using Ids = SectionCache::Ids;
+  SectionCache sections;
+  const auto shared = [&](Strategy base, auto change) {  // layers, loss, optimizer
+    const Ids a = sections.ids_of(base, true);
+    change(base);
+    const Ids b = sections.ids_of(base, true);
+    CHECK(a.strategy != b.strategy);
+    std::string out;
+    out += a.layers == b.layers ? 'L' : '-';
+    out += a.loss == b.loss ? 'l' : '-';
+    out += a.optimizer == b.optimizer ? 'o' : '-';
+    return out;
+  };
+  const Strategy plain = with(models::Loss::full, models::RecomputeKind::none);
+  const auto fused = [](Strategy& s) { s.optimizer_impl = models::OptimizerImpl::fused; };
+  const auto math = [](Strategy& s) { s.attention = models::Attention::math; };
+  const auto chunked = [](Strategy& s) { s.loss = models::Loss::chunked; };
+  const auto recomputed = [](models::RecomputeKind kind) {
+    return [kind](Strategy& s) { s.recompute.kind = kind; };
+  };
+  using models::RecomputeKind;
+  CHECK(shared(plain, fused) == "Ll-");
+  CHECK(shared(plain, math) == "-lo");
+  CHECK(shared(plain, chunked) == "L-o");
+  CHECK(shared(plain, recomputed(RecomputeKind::selective)) == "-lo");
+  CHECK(shared(plain, recomputed(RecomputeKind::full)) == "--o");  // casts in the loss's middle
+  const Strategy full = with(models::Loss::full, RecomputeKind::full);
+  CHECK(shared(full, recomputed(RecomputeKind::sqrt)) == "-lo");
+  Strategy inside = plain;
+  inside.optimizer_in_backward = true;
+  CHECK(shared(inside, fused) == "---");
+  Strategy frozen = plain;
+  frozen.freeze = {"*.0.*"};
+  CHECK(shared(frozen, fused) == "Ll-");
+  CHECK(shared(frozen, math) == "---");
+  CHECK(shared(frozen, recomputed(RecomputeKind::selective)) == "---");
+  CHECK(shared(frozen, chunked) == "L-o");
+  Strategy adapters = plain;
+  adapters.lora = models::Lora{};
+  CHECK(shared(adapters, recomputed(RecomputeKind::selective)) == "--o");
+  CHECK(shared(adapters, math) == "-lo");
+}
+
 // Autocast's cast makes a tensor of the head's gradient with any loss; elsewhere a fused one does.
 TEST_CASE("without autocast a fused loss has layers of its own where the head is the embedding") {
   Strategy full = with(models::Loss::full, models::RecomputeKind::full),

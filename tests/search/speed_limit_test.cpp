@@ -8,6 +8,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
+#include "planner/time/hardware_flops.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -68,4 +69,32 @@ TEST_CASE("fewer GPUs stay below the limit, and what it drops fits on none") {
     }
   }
   CHECK(checked > 1000);
+}
+
+// What a step takes that waits for the host is not predicted: such plans go by tokens for each
+// operation of arithmetic, of which a row has as many in whatever micro-batch.
+TEST_CASE("plans of unknown time go by their arithmetic, which counts rows alike") {
+  for (const char* name : {"gpt2", "llama-3.2-1b", "mixtral-8x7b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    Scope scope;
+    scope.base.model = &model;
+    scope.base.cluster.gpu = models::find_gpu("h100");
+    scope.base.strategy.gpus = scope.gpus = 8;
+    scope.base.strategy.data.zero = 3;
+    scope.base.strategy.offload.params = true;
+    const Space space(scope);
+    Setting x{.strategy = scope.base.strategy, .batch = scope.base.batch};
+    Question question = scope.base;
+    for (const std::int64_t length : {256, 1000}) {
+      question.batch = {.seq_len = length, .micro_batch = 1};
+      const double one = hardware_flops(question, space.parts(x));
+      for (const std::int64_t rows : {1, 2, 4, 7}) {
+        const Throughput of = space.throughput(x, {.seq_len = length, .micro_batch = rows});
+        CHECK_FALSE(of.known);
+        CHECK(of.tokens_per_second == static_cast<double>(8 * length) * 8 / one);
+        question.batch.micro_batch = rows;
+        CHECK(hardware_flops(question, space.parts(x)) == static_cast<double>(rows) * one);
+      }
+    }
+  }
 }

@@ -1,0 +1,311 @@
+// DeepSpeed's engine with a model of 16 small parameters, counted by hand: what it sends and when,
+// what its steps move, in which order modules use parameters, and what its plans say of it.
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "models/gpu_catalog.h"
+#include "models/model_reader.h"
+#include "planner/plan.h"
+#include "planner/program/work.h"
+#include "planner/stacks/deepspeed/nvme.h"
+#include "planner/stacks/deepspeed/stack.h"
+#include "planner/stacks/deepspeed/trace.h"
+#include "planner/stacks/stack_info.h"
+#include "planner/time/compute_time.h"
+
+using namespace plimsoll;
+using models::OptimizerImpl;
+using models::Precision;
+using planner::Message;
+using planner::deepspeed::FlatLayout;
+
+namespace {
+
+// In the order of their registration: wte 88, wpe 32; a layer of 872: ln_1 8, 8; c_attn 192, 24;
+// c_proj 64, 8; ln_2 8, 8; c_fc 256, 32; c_proj 256, 8; ln_f 8, 8. The head is wte.
+struct Asked {
+  models::ModelSpec model;
+  planner::Question question;
+
+  explicit Asked(int zero, std::int64_t gpus = 3, int layers = 1)
+      : model(
+            models::read_model(R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_positions": 4,
+          "vocab_size": 11, "n_layer": )" +
+                                   std::to_string(layers) + "}",
+                               "tiny", "tiny", {})) {
+    question.model = &model;
+    question.cluster.gpu = models::find_gpu("h100");
+    question.remedies = false;
+    question.detail = planner::Detail::none;
+    strategy().stack = models::Stack::deepspeed;
+    strategy().gpus = gpus;
+    strategy().data.zero = zero;
+    strategy().precision = Precision::fp32;
+    question.batch = {.seq_len = 4, .micro_batch = 1, .grad_accum = 1};
+  }
+  models::Strategy& strategy() { return question.strategy; }
+  models::DeepSpeedOptions& options() { return strategy().data.deepspeed; }
+  planner::ModelParts parts() const { return planner::model_parts(model, question.strategy); }
+  planner::deepspeed::Engine engine() const {
+    return planner::deepspeed::engine_of(question.strategy);
+  }
+  FlatLayout layout() const { return {parts(), engine()}; }
+  planner::Messages messages() const {
+    planner::Messages out;
+    planner::deepspeed::write_messages(parts(), question.strategy, out);
+    return out;
+  }
+  // Bytes that the step of so many parameters moves, each.
+  double step_moves(double elements) const {
+    models::StepProgram program;
+    planner::Works works;
+    planner::stack_info(models::Stack::deepspeed)
+        .write_optimizer(parts(), question.strategy, program, works);
+    return planner::optimizer_work(program, works).moved / elements;
+  }
+};
+
+std::string text(const Message& m) {
+  using Kind = Message::Kind;
+  std::string out = m.kind == Kind::all_reduce       ? "all-reduce"
+                    : m.kind == Kind::reduce_scatter ? "reduce-scatter"
+                                                     : "all-gather";
+  out += " " + std::to_string(m.count) + " x " + std::to_string(m.array.value() / 4);
+  out += m.part == Message::Part::front   ? " front"
+         : m.part == Message::Part::layer ? " layer"
+                                          : " tail";
+  out += m.when == Message::When::reduction  ? " reduction"
+         : m.when == Message::When::step     ? " step"
+         : m.when == Message::When::backward ? " backward"
+                                             : " forward";
+  if (m.when != Message::When::step) out += m.micros == Message::Micros::each ? " each" : " last";
+  if (m.beside != Message::Beside::nothing)
+    out += m.beside == Message::Beside::neighbour ? " beside a layer" : " beside the backward";
+  if (m.copied > 0) out += " copied " + std::to_string(static_cast<std::int64_t>(m.copied / 4));
+  return out;
+}
+
+using Words = std::vector<std::string>;
+
+// All of them, or those of reductions and of the step.
+Words texts(const planner::Messages& messages, bool gathers = false) {
+  Words out;
+  for (const Message& m : messages)
+    if (gathers || m.when == Message::When::reduction || m.when == Message::When::step)
+      out.push_back(text(m));
+  return out;
+}
+
+}  // namespace
+
+// From the front with a bucket of 300: 88 32 8 8 | 192 24 64 8 8 | 8 256 32 | 256 8 8 8. Stage 0
+// has no bucket so small. What is stepped is gathered whole, padded to twice the ranks.
+TEST_CASE("stages 0 and 1 reduce from the front, once, and nothing runs beside it") {
+  Asked plain(0), first(1);
+  plain.options().reduce_bucket_size = first.options().reduce_bucket_size = 300;
+  CHECK(texts(plain.messages()) == Words{"all-reduce 1 x 1008 front reduction last"});
+  CHECK(texts(first.messages()) ==
+        Words{"all-reduce 1 x 136 front reduction last", "all-reduce 2 x 296 front reduction last",
+              "all-reduce 1 x 280 front reduction last", "all-gather 1 x 1008 front step"});
+  first.options().reduce_bucket_size = 136;  // exactly full, and parameters that are larger
+  CHECK(texts(first.messages()) ==
+        Words{"all-reduce 1 x 136 front reduction last", "all-reduce 1 x 192 front reduction last",
+              "all-reduce 1 x 112 front reduction last", "all-reduce 1 x 256 front reduction last",
+              "all-reduce 1 x 32 front reduction last", "all-reduce 1 x 256 front reduction last",
+              "all-reduce 1 x 24 front reduction last", "all-gather 1 x 1008 front step"});
+}
+
+// From the end, biases before weights: 8 8 | 8 256, 32 256 8, 8 8 64 24 192, 8 8 | 32 88.
+TEST_CASE("stage 2 reduces as gradients come, with every micro-batch") {
+  Asked asked(2);
+  asked.options().reduce_bucket_size = 300;
+  CHECK(texts(asked.messages()) ==
+        Words{"all-reduce 1 x 280 layer reduction each", "all-reduce 2 x 296 layer reduction each",
+              "all-reduce 1 x 136 front reduction each", "all-gather 1 x 1008 front step"});
+  asked.options().overlap_comm = true;
+  CHECK(texts(asked.messages()) == Words{"all-reduce 1 x 280 layer reduction each beside a layer",
+                                         "all-reduce 2 x 296 layer reduction each beside a layer",
+                                         "all-reduce 1 x 136 front reduction each",
+                                         "all-gather 1 x 1008 front step"});
+  // Stage 1 with overlap: the same, with the last micro-batch.
+  asked.strategy().data.zero = 1;
+  CHECK(texts(asked.messages()).front() ==
+        "all-reduce 1 x 280 layer reduction last beside a layer");
+  // Of the tail alone where the bucket is as small: 8, 8, then c_proj's bias with its weight.
+  asked.strategy().data.zero = 2;
+  asked.options().reduce_bucket_size = 8;
+  CHECK(texts(asked.messages()).front() ==
+        "all-reduce 1 x 8 tail reduction each beside the backward");
+  CHECK(Asked(2, 1).messages().empty());
+}
+
+// Padded to three ranks: 8 → 9, 32 → 33, 64 → 66, 88 → 90, 256 → 258.
+TEST_CASE("stage 3 reduces padded buckets, which are copied") {
+  Asked asked(3);
+  asked.options().reduce_bucket_size = 300;
+  asked.options().param_persistence_threshold = 8;
+  CHECK(texts(asked.messages()) ==
+        Words{"reduce-scatter 1 x 285 layer reduction each beside a layer copied 570",
+              "reduce-scatter 2 x 300 layer reduction each beside a layer copied 600",
+              "reduce-scatter 1 x 141 front reduction each copied 282",
+              "all-gather 8 x 9 front step"});
+}
+
+TEST_CASE("DeepSpeed has no groups to shard in: a search's question of one is answered for all") {
+  for (const int zero : {0, 1, 2, 3}) {
+    Asked asked(zero, 8);
+    const Words all = texts(asked.messages(), true);
+    const double moves = asked.step_moves(1);
+    asked.strategy().data.shard_group = 4;
+    CHECK(texts(
+              [&] {
+                planner::Messages out;
+                planner::deepspeed::write_messages(asked.parts(), asked.question.strategy, out);
+                return out;
+              }(),
+              true) == all);
+    CHECK(asked.step_moves(1) == moves);
+  }
+}
+
+// Of each value: gradient in fp64 for the norm, read again; flattened; cast to the masters' dtype;
+// FusedAdam reads a gradient and reads and writes a value and two states; torch's lists move 80
+// bytes in fp32; masters are copied to the weights.
+TEST_CASE("what each wrapper's step moves of a value") {
+  const auto moves = [](int zero, Precision precision, double elements,
+                        std::optional<DType> gradients = {},
+                        std::optional<OptimizerImpl> impl = {}) {
+    Asked asked(zero);
+    asked.strategy().precision = precision;
+    asked.strategy().grad_dtype = gradients;
+    asked.strategy().optimizer_impl = impl;
+    return asked.step_moves(elements);
+  };
+  using enum Precision;
+  constexpr auto kLists = OptimizerImpl::foreach;
+  CHECK(moves(0, fp32, 1008) == 28);
+  CHECK(moves(0, fp32, 1008, {}, kLists) == 80);
+  CHECK(moves(0, bf16_mixed, 1008) == (2 + 4) + (4 + 4) + 28 + (4 + 2));
+  CHECK(moves(0, bf16_mixed, 1008, {}, kLists) == (2 + 4) + 80 + (4 + 2));
+  for (const int zero : {1, 2}) {  // partitions of 336
+    CHECK(moves(zero, fp32, 336) == (4 + 8 + 8) + (4 + 4) + 28 + (4 + 4));
+    CHECK(moves(zero, bf16_mixed, 336) == (2 + 8 + 8) + (2 + 2) + (2 + 4) + 28 + (4 + 2));
+    CHECK(moves(zero, bf16, 336) == (2 + 8 + 8) + (2 + 2) + 14 + (2 + 2));
+    CHECK(moves(zero, fp32, 336, {}, kLists) == (4 + 8 + 8) + (4 + 4) + 80 + (4 + 4));
+  }
+  // Sums in fp32 are flat already.
+  CHECK(moves(2, bf16_mixed, 336, DType::fp32) == (4 + 8 + 8) + 28 + (4 + 2));
+  // 30 11 | 3 3 64 8 22 3 3 3 86 11 86 3 | 3 3 of each rank.
+  CHECK(moves(3, fp32, 342) == (4 + 8 + 8) + (4 + 4) + 28 + (4 + 4));
+  CHECK(moves(3, bf16_mixed, 342) == (2 + 8 + 8) + (2 + 2) + (2 + 4) + 28 + (4 + 2));
+  CHECK(moves(3, bf16_mixed, 342, DType::fp32) == (4 + 8 + 8) + (4 + 4) + 28 + (4 + 2));
+  Asked host(2);
+  host.strategy().offload.optimizer = true;
+  CHECK(host.step_moves(1) == 0);
+}
+
+// Three layers on three ranks: partitions of 918 (2,752 padded to 2,754). A bucket of 1,500 takes
+// 1,312, up to the second layer's c_fc, which ranks 0 and 1 own: a copy of them all, which finds
+// room in what is given back of both ends and the first layer, 120 + 16 + 872 = 1,008. The rest,
+// 1,440, is copied at the end. Rank 0's own gradients reach into the first layer's c_proj: 984.
+TEST_CASE("stage 1 copies a bucket of several ranks where gradients have given room") {
+  Asked asked(1, 3, 3);
+  asked.options().reduce_bucket_size = 1500;
+  CHECK(asked.layout().partition() == 918);
+  CHECK(asked.layout().share(0).whole == 984);
+  planner::pytorch::Rules rules;
+  rules.granularity = 1;
+  planner::StackStep step;
+  planner::deepspeed::write_step(asked.question, asked.parts(), rules, step);
+  const auto scratch = [&](std::string_view name) {
+    Bytes most;
+    for (const models::Op& op : step.program.ops)
+      if (std::string_view(op.name) == name) most = std::max(most, op.scratch);
+    return most;
+  };
+  CHECK(scratch("zero.reduce") == Bytes(4 * 1008));
+  CHECK(scratch("zero.epilogue") == Bytes(4 * 1440));
+  CHECK(scratch("zero.reduce_gradients") == 0_B);
+}
+
+// stage3.py, _create_fp16_partitions_with_defragmentation: the first of the largest sub-groups. On
+// 300,000 ranks each has one element of each parameter: the table's 4,096 · 64 are 512 KiB.
+TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 4096, "intermediate_size": 128,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1,
+          "max_position_embeddings": 512})",
+      "llama", "llama", {});
+  Asked asked(3, 300'000);
+  asked.strategy().precision = Precision::bf16_mixed;
+  asked.options().sub_group_size = 1;
+  const FlatLayout layout(planner::model_parts(model, asked.question.strategy), asked.engine());
+  CHECK(layout.shards().sub_group == 1);
+  CHECK(layout.shards().sub_group_uncut == 512_KiB);
+}
+
+TEST_CASE("buffers for files are refused only where there are files") {
+  Asked asked(3);
+  asked.strategy().offload.optimizer = asked.strategy().offload.params = true;
+  asked.options().nvme.optimizer_buffer_count = 0;
+  CHECK_NOTHROW(planner::deepspeed::refuse_buffers(asked.layout(), asked.engine()));
+  asked.strategy().offload.nvme = true;
+  CHECK_THROWS_WITH_AS(
+      planner::deepspeed::refuse_buffers(asked.layout(), asked.engine()),
+      "--offload-optimizer-buffer-count 0: DeepSpeed's offload_optimizer.buffer_count must be at "
+      "least 1",
+      Error);
+  asked.options().nvme.optimizer_buffer_count = 1;
+  CHECK_NOTHROW(planner::deepspeed::refuse_buffers(asked.layout(), asked.engine()));
+}
+
+// Parameters by their place; the head's weight is the table's. A layer's modules with parameters
+// are its six, in order; a layer that is run again is used once more when its last module, the
+// MLP's dropout, has begun to go back.
+TEST_CASE("modules use parameters forwards, then backwards, and again where they are recomputed") {
+  const auto uses = [](models::RecomputeKind kind) {
+    Asked asked(3);
+    asked.strategy().recompute.kind = kind;
+    return planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
+                                        asked.question.strategy)
+        .uses;
+  };
+  using Uses = std::vector<std::size_t>;
+  Uses forward(16);
+  std::iota(forward.begin(), forward.end(), 0);
+  const Uses layer(forward.begin() + 2, forward.begin() + 14);
+  const Uses back = {12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3}, ends = {1, 0};
+  const auto joined = [](std::initializer_list<Uses> all) {
+    Uses out;
+    for (const Uses& one : all) out.insert(out.end(), one.begin(), one.end());
+    return out;
+  };
+  const Uses loss = {0, 0, 14, 15};  // the head, forwards and backwards, and the last norm
+  CHECK(uses(models::RecomputeKind::none) == joined({forward, loss, back, ends}));
+  CHECK(uses(models::RecomputeKind::full) == joined({forward, loss, layer, back, ends}));
+}
+
+TEST_CASE("a trace counts the elements that were used before each of its steps") {
+  Asked asked(3);
+  const planner::deepspeed::Trace trace = planner::deepspeed::trace_of(
+      asked.parts(), asked.layout(), asked.engine(), asked.question.strategy);
+  std::int64_t before = 0;
+  std::size_t next = 0;
+  for (std::size_t s = 0; s < trace.steps.size(); ++s) {
+    const planner::deepspeed::TraceStep& step = trace.steps[s];
+    CHECK(step.before == before);
+    CHECK(step.begin == next);
+    CHECK(step.last >= s);
+    for (; next < step.end; ++next) {
+      CHECK(trace.step_of[next] == static_cast<std::int64_t>(s));
+      before += trace.parameters[trace.uses[next]].elements;
+    }
+  }
+  CHECK(next == trace.uses.size());
+  CHECK(before == 1008 + 88 + 88 + 1008);
+  for (const planner::deepspeed::Held& held : trace.parameters)
+    CHECK(held.padded == Bytes((held.elements + 2) / 3 * 3 * 4));
+}

@@ -1,0 +1,78 @@
+// What a prompt in front of each sequence, and a prefix of keys and values, ask of the GPU: kernels
+// and bytes of PEFT's Python, counted by hand.
+#include <doctest/doctest.h>
+
+#include "tests/planner/written_work.h"
+
+using namespace plimsoll;
+using models::AdapterKind;
+using models::Phase;
+using planner::WorkSum;
+using tests::Written;
+
+namespace {
+
+constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 256, "vocab_size": 1000,
+  "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "max_position_embeddings": 512})";
+
+// 32 tokens in front of 4 rows of 96; weights in 16 bits, what is learned in fp32.
+Written written(AdapterKind kind) {
+  models::Strategy s;
+  s.precision = models::Precision::bf16;
+  s.lora = models::Lora{.kind = kind, .virtual_tokens = 32};
+  return {kLlama, s, {.seq_len = 96, .micro_batch = 4}};
+}
+
+// Of all ops of this name; none: no op has it.
+std::string asked(const Written& step, const std::string& name, Phase phase = Phase::forward) {
+  WorkSum sum;
+  int ops = 0;
+  for (std::size_t i = 0; i < step.program.ops.size(); ++i) {
+    const models::Op& op = step.program.ops[i];
+    if (op.name != name || op.phase != phase) continue;
+    const WorkSum one = planner::rest_of_op(step.program, step.works, i);
+    sum.moved += one.moved, sum.kernels += one.kernels;
+    ++ops;
+  }
+  if (ops == 0) return "none";
+  return std::to_string(static_cast<std::int64_t>(sum.kernels)) + " kernels, " +
+         std::to_string(static_cast<std::int64_t>(sum.moved)) + " bytes";
+}
+
+std::string kernels(int count, std::int64_t bytes) {
+  return std::to_string(count) + " kernels, " + std::to_string(bytes) + " bytes";
+}
+
+}  // namespace
+
+// PromptEmbedding of one row's ids, in fp32, 32 · 256 values; Tensor.repeat; to 16 bits; torch.cat
+// with the text's 4 · 96 · 256. The backward goes the same way: the joined gradient is cast whole,
+// rows are summed.
+TEST_CASE("a prompt's ids are copied for each row, looked up, repeated, and joined to the text") {
+  const Written step = written(AdapterKind::prompt_tuning);
+  const std::int64_t one = 32 * 256 * 4, rows = 4 * one, text = 4 * 96 * 256 * 2,
+                     all = 4 * 128 * 256 * 2;
+  for (const char* made : {"prompt.mask", "prompt.attention_mask", "prompt.labels"})
+    CHECK(asked(step, made) == kernels(0, 0));  // what PyTorch fills is not counted
+  CHECK(asked(step, "prompt.tokens") == kernels(1, 4 * 32 * 8));
+  CHECK(asked(step, "prompt_encoder.embedding") == kernels(1, 4 * 32 * 8 + one));
+  CHECK(asked(step, "prompt.repeated") == kernels(1, one + rows));
+  CHECK(asked(step, "prompt.cast") == kernels(1, rows + rows / 2));
+  CHECK(asked(step, "inputs_embeds") == kernels(1, rows / 2 + text + all));
+  CHECK(asked(step, "prompt.cast", Phase::backward) == kernels(1, all + rows));
+  CHECK(asked(step, "prompt.repeated", Phase::backward) == kernels(1, rows + one));
+}
+
+// Keys and values of 128 in 16 bits, in two layers: torch.cat of the prefix's 4 · 32 and the text's
+// 4 · 96. What the cache lets go of afterwards is no work.
+TEST_CASE("a prefix is joined to keys and to values, and nothing else") {
+  const Written step = written(AdapterKind::prefix_tuning);
+  const std::int64_t joined = 4 * (32 + 96 + 128) * 128 * 2;
+  CHECK(asked(step, "prompt.tokens") == kernels(1, 4 * 32 * 8));
+  CHECK(asked(step, "prompt.mask") == kernels(0, 0));
+  CHECK(asked(step, "prompt.attention_mask") == kernels(0, 0));
+  CHECK(asked(step, "past_key_values.cached") == kernels(0, 0));
+  CHECK(asked(step, "self_attn.k.cached") == kernels(2, 2 * joined));
+  CHECK(asked(step, "self_attn.v.cached") == kernels(2, 2 * joined));
+}
