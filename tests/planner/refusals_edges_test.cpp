@@ -139,3 +139,16 @@ TEST_CASE("releases of PyTorch that other packages ask for") {
           std::string::npos);
   }
 }
+
+TEST_CASE("checkpoints around some layers: of layers that have them, not under FSDP1") {
+  const Change block = [](Refusable& a) { a.s.recompute = {RecomputeKind::block, 2}; };
+  CHECK(with(block) == kNothing);
+  CHECK(with(block, release({4, 52, 0})) == kNothing);
+  CHECK(with(block, release({4, 51, 3}))
+            .starts_with("--recompute block:2 needs layers that are checkpoints by themselves: "
+                         "Transformers 4.52 and later"));
+  CHECK(with(block, [](Refusable& a) { shard_by_fsdp(a, 2); }) == kNothing);
+  CHECK(with(block, [](Refusable& a) {
+          shard_by_fsdp(a, 1);
+        }).starts_with("--fsdp-version 1 with checkpoints of some layers"));
+}

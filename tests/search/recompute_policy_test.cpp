@@ -135,12 +135,12 @@ TEST_CASE("a stack without checkpoints by operator chooses among those that it h
   question.strategy.stack = models::Stack::deepspeed;
   question.strategy.precision = models::Precision::bf16_mixed;
   const PolicyChoice choice = cheapest_recompute(question, 1_GiB);
-  CHECK(choice.compared == 3 + 5);
+  CHECK(choice.compared == 3 + 5 + 5);
   // Mixtures of experts have none on stack pytorch either, dense layers of Qwen 3 do.
   question.strategy.stack = models::Stack::pytorch;
   const models::ModelSpec qwen = small("qwen3");
   question.model = &qwen;
-  CHECK(cheapest_recompute(question, 1_GiB).compared == 3 + 5 + 255);
+  CHECK(cheapest_recompute(question, 1_GiB).compared == 3 + 5 + 5 + 255);
 }
 
 TEST_CASE("where no recomputation can be planned, the first refusal says why") {
