@@ -87,7 +87,7 @@ void gpus_page(const Json& document, Html& html) {
   for (const Json& gpu : document.at("gpus")) {
     std::string row = cell_html(xml_escaped(text(gpu, "name")) + "<br><small>" +
                                 xml_escaped(text(gpu, "title")) + "</small>") +
-                      cell_html(bytes_cell(*bytes(gpu.at("cuda_total"), "bytes")).html, true) +
+                      cell_html(bytes_cell(bytes_of(gpu.at("cuda_total"), "bytes")).html, true) +
                       cell_html(rates(gpu.at("peak_flops").at("bf16"), 1e12), true) +
                       cell_html(rates(gpu.at("memory_bytes_per_second"), 1e9), true);
     for (const Json& one : trained)

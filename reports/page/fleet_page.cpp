@@ -26,9 +26,9 @@ Cell on_pool(const Json& job, const std::string& pool) {
     if (option.at("possible").get<bool>()) {
       const auto rate = number(option, "tokens_per_second");
       return {fmt::format(
-          "<b class=\"fits\">{} GPU{}</b>{}{}", whole_number(*number(option, "gpus")),
-          *number(option, "gpus") == 1 ? "" : "s",
-          bytes(option, "device_bytes") ? "<br>" + bytes_cell(*bytes(option, "device_bytes")).html
+          "<b class=\"fits\">{} GPU{}</b>{}{}", whole_number(number_of(option, "gpus")),
+          number_of(option, "gpus") == 1 ? "" : "s",
+          bytes(option, "device_bytes") ? "<br>" + bytes_cell(bytes_of(option, "device_bytes")).html
                                         : "",
           rate ? "<br>" + whole_number(*rate) + " tokens/s" : "")};
     }
@@ -72,7 +72,8 @@ void solution_section(const Json& fleet, const Json& solution, const char* title
     pools.row(
         {text_cell(text(pool, "pool")), number_cell(pool.at("owned_gpus").dump()),
          number_cell(pool.at("bought_gpus").dump()), number_cell(pool.at("used_gpus").dump()),
-         number_cell(*number(pool, "bought_gpus") > 0 ? price(fleet, *number(pool, "cost")) : "–"),
+         number_cell(number_of(pool, "bought_gpus") > 0 ? price(fleet, number_of(pool, "cost"))
+                                                        : "–"),
          text_cell(jobs)});
   }
   html.raw(pools.take());

@@ -21,7 +21,7 @@ std::vector<Cell> compared(Cell name, const Json& row) {
 }
 
 void rank_table(const Json& rank, Html& html) {
-  Table table(fmt::format("Rank {}", whole_number(*number(rank, "rank"))),
+  Table table(fmt::format("Rank {}", whole_number(number_of(rank, "rank"))),
               {text_cell(""), number_cell("predicted"), number_cell("measured"),
                number_cell("difference")});
   for (const Json& row : rank.at("categories"))
@@ -36,7 +36,7 @@ void differences(const Json& comparison, Html& html) {
   if (found.empty()) return;
   html.heading(2, "Differences");
   constexpr std::size_t most = 50;
-  Table table(fmt::format("{} found", whole_number(*number(comparison, "differences_found"))),
+  Table table(fmt::format("{} found", whole_number(number_of(comparison, "differences_found"))),
               {text_cell("kind"), text_cell("rank"), text_cell("where"), text_cell("tensor"),
                number_cell("predicted"), number_cell("measured")});
   for (std::size_t i = 0; i < std::min(most, found.size()); ++i) {
@@ -113,7 +113,7 @@ void measurement_page(const Json& measurement, Html& html) {
   Table table("Ranks", {text_cell("rank"), number_cell("peak"), number_cell("between steps"),
                         number_cell("reserved"), number_cell("device")});
   for (const Json& rank : measurement.at("ranks"))
-    table.row({text_cell(whole_number(*number(rank, "rank"))),
+    table.row({text_cell(whole_number(number_of(rank, "rank"))),
                maybe_bytes(bytes(rank, "peak_bytes")), maybe_bytes(bytes(rank, "resident_bytes")),
                maybe_bytes(bytes(rank, "reserved_bytes")),
                maybe_bytes(bytes(rank, "device_bytes"))});

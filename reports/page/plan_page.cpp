@@ -38,9 +38,9 @@ std::vector<BarPart> bar_parts(const ByCategory& parts) {
 void subject(const Json& plan, Html& html) {
   const Json& model = plan.at("model");
   std::string line = text(model, "architecture");
-  line += (line.empty() ? "" : ", ") + whole_number(*number(model, "parameters")) + " parameters";
+  line += (line.empty() ? "" : ", ") + whole_number(number_of(model, "parameters")) + " parameters";
   if (number(model, "trainable_parameters") != number(model, "parameters"))
-    line += ", " + whole_number(*number(model, "trainable_parameters")) + " trainable";
+    line += ", " + whole_number(number_of(model, "trainable_parameters")) + " trainable";
   html.paragraph(line);
   const models::Workload workload = models::read_workload(plan.dump(), "the plan");
   const models::Strategy& s = workload.strategy;
@@ -70,8 +70,8 @@ Timeline timeline_of(const Json& plan) {
   out.at_peak = by_category(plan.at("at_peak"));
   const Json& outside = plan.at("outside_allocator");
   if (const auto usable = bytes(plan, "usable_bytes"))
-    out.room = *usable - *bytes(outside, "context_bytes") - *bytes(outside, "libraries_bytes") -
-               *bytes(outside, "nccl_bytes");
+    out.room = *usable - bytes_of(outside, "context_bytes") - bytes_of(outside, "libraries_bytes") -
+               bytes_of(outside, "nccl_bytes");
   return out;
 }
 
@@ -124,9 +124,9 @@ void ranks(const Json& plan, int level, Html& html) {
   html.heading(level, "Ranks");
   Table table("", {text_cell("rank"), number_cell("how many"), number_cell("peak"), text_cell("")});
   for (const Json& kind : kinds)
-    table.row({text_cell(whole_number(*number(kind, "rank"))),
-               number_cell(whole_number(*number(kind, "count"))),
-               bytes_cell(*bytes(kind, "peak_bytes")),
+    table.row({text_cell(whole_number(number_of(kind, "rank"))),
+               number_cell(whole_number(number_of(kind, "count"))),
+               bytes_cell(bytes_of(kind, "peak_bytes")),
                {bar_html(bar_parts(by_category(kind.at("at_peak"))), std::max(most, 1.0))}});
   html.raw(table.take());
 }
@@ -147,7 +147,7 @@ void tensors(const Json& plan, int level, Html& html) {
     if (line.value("at_peak", false)) lines.push_back(&line);
   if (lines.empty()) return;
   const auto total = [](const Json* line) {
-    return *number(*line, "bytes") * number(*line, "repeat").value_or(1);
+    return number_of(*line, "bytes") * number(*line, "repeat").value_or(1);
   };
   std::ranges::stable_sort(lines, std::greater<>(), total);
   html.heading(level, "The largest tensors at the peak");
@@ -156,7 +156,7 @@ void tensors(const Json& plan, int level, Html& html) {
   for (std::size_t i = 0; i < std::min(kMostTensors, lines.size()); ++i) {
     const Json& line = *lines[i];
     table.row({name_cell(text(line, "name")), name_cell(text(line, "category")),
-               bytes_cell(*bytes(line, "bytes")),
+               bytes_cell(bytes_of(line, "bytes")),
                number_cell(whole_number(number(line, "repeat").value_or(1))),
                name_cell(text(line, "born")), name_cell(text(line, "dies"))});
   }
@@ -227,7 +227,8 @@ void verdict_line(const Json& plan, Html& html) {
   if (device && usable)
     line += fmt::format(": {} needed on each device, {} usable", bytes_text(*device),
                         bytes_text(*usable));
-  if (barely) line += fmt::format("; {} at the high end", bytes_text(*bytes(high, "device_bytes")));
+  if (barely)
+    line += fmt::format("; {} at the high end", bytes_text(bytes_of(high, "device_bytes")));
   html.paragraph(line, verdict == "borderline" || barely ? "verdict borderline"
                        : verdict == "fits"               ? "verdict fits"
                                                          : "verdict not");

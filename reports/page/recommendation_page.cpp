@@ -17,15 +17,15 @@ void ranked(const Json& list, Html& html) {
     const Json& plan = list[i].at("plan");
     const Json &strategy = plan.at("workload").at("strategy"),
                &batch = plan.at("workload").at("batch"), &time = plan.at("time");
-    const auto device = *bytes(plan, "device_bytes");
+    const auto device = bytes_of(plan, "device_bytes");
     const auto usable = bytes(plan, "usable_bytes");
     const auto rate = number(time, "tokens_per_second"), mfu = number(time, "mfu");
     table.row({number_cell(std::to_string(i + 1)),
                text_cell(strategy_text(plan) + ", " + text(strategy, "precision")),
-               number_cell(whole_number(*number(strategy, "world_size"))),
+               number_cell(whole_number(number_of(strategy, "world_size"))),
                text_cell(text(strategy, "recompute")),
-               number_cell(whole_number(*number(batch, "micro_batch")) + " × " +
-                           whole_number(*number(batch, "grad_accum"))),
+               number_cell(whole_number(number_of(batch, "micro_batch")) + " × " +
+                           whole_number(number_of(batch, "grad_accum"))),
                bytes_cell(device), usable ? bytes_cell(*usable - device) : text_cell(""),
                number_cell(rate ? whole_number(*rate) : ""),
                number_cell(mfu ? percent(*mfu) : "")});
@@ -53,12 +53,12 @@ void front(const Json& points, Html& html) {
   for (const Json& point : points) {
     const auto speed = number(point, "tokens_per_second");
     if (!speed) continue;  // it has no place in the picture
-    const double x = kLeft + kWidth * *number(point, "least_device_bytes") / memory / 1.02;
+    const double x = kLeft + kWidth * number_of(point, "least_device_bytes") / memory / 1.02;
     const double y = kTop + kHeight * (1 - *speed / rate / 1.05);
     svg += fmt::format(
         "<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}, {} "
         "tokens/s: {}</title></circle>",
-        x, y, bytes_text(*bytes(point, "least_device_bytes")), whole_number(*speed),
+        x, y, bytes_text(bytes_of(point, "least_device_bytes")), whole_number(*speed),
         xml_escaped(text(point, "options")));
   }
   svg += fmt::format(
@@ -73,7 +73,7 @@ void front(const Json& points, Html& html) {
               {number_cell("least device memory"), number_cell("tokens/s"), text_cell("options")});
   for (const Json& point : points) {
     const auto speed = number(point, "tokens_per_second");
-    table.row({bytes_cell(*bytes(point, "least_device_bytes")),
+    table.row({bytes_cell(bytes_of(point, "least_device_bytes")),
                number_cell(speed ? whole_number(*speed) : "not known"),
                {"<code>" + xml_escaped(text(point, "options")) + "</code>"}});
   }

@@ -42,8 +42,10 @@ struct Savings {
   std::string idle = {};  // options that would save nothing
 
   Savings(const Json& of, bool wanted);
-  double without(const Json& saving) const { return *number(used ? saving : plan, "device_bytes"); }
-  double with(const Json& saving) const { return *number(used ? plan : saving, "device_bytes"); }
+  double without(const Json& saving) const {
+    return number_of(used ? saving : plan, "device_bytes");
+  }
+  double with(const Json& saving) const { return number_of(used ? plan : saving, "device_bytes"); }
   bool saves_nothing(const Json& saving) const;
   Table table() const;
   void add(const Json& saving, Table& table) const;
@@ -91,8 +93,8 @@ void Savings::add(const Json& saving, Table& table) const {
   table.row({name,
              saved_cell(*saves),
              saving_bar(with(saving), without(saving), whole, usable),
-             bytes_cell(*bytes(saving, "peak_bytes")),
-             bytes_cell(*bytes(saving, "device_bytes")),
+             bytes_cell(bytes_of(saving, "peak_bytes")),
+             bytes_cell(bytes_of(saving, "device_bytes")),
              {stops_fitting ? "<span class=\"verdict not\">would not fit</span>" : ""}});
 }
 
@@ -117,10 +119,10 @@ void remedies(const Json& plan, int level, Html& html) {
                text_cell("")});
   for (const Json& remedy : *found) {
     const bool fits = remedy.value("fits", false);
-    const double left = *number(remedy, "device_bytes");
+    const double left = number_of(remedy, "device_bytes");
     table.row({{"<code>" + xml_escaped(text(remedy, "option")) + "</code>"},
-               bytes_cell(*bytes(remedy, "saves_bytes")),
-               bytes_cell(*bytes(remedy, "device_bytes")),
+               bytes_cell(bytes_of(remedy, "saves_bytes")),
+               bytes_cell(bytes_of(remedy, "device_bytes")),
                {bar_html({{left, fits ? "var(--good)" : "var(--bar)", ""}}, whole, usable->real())},
                {fits ? "<span class=\"verdict fits\">fits</span>" : ""}});
   }

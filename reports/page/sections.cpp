@@ -28,6 +28,14 @@ std::string text(const Json& object, const char* key) {
   return found == object.end() || found->is_null() ? "" : found->get<std::string>();
 }
 
+double number_of(const Json& object, const char* key) {
+  return object.at(key).get<double>();
+}
+
+Bytes bytes_of(const Json& object, const char* key) {
+  return Bytes(object.at(key).get<std::int64_t>());
+}
+
 std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }

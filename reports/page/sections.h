@@ -34,6 +34,9 @@ void verdict_line(const Json& plan, Html& html);
 std::optional<double> number(const Json& object, const char* key);
 std::optional<Bytes> bytes(const Json& object, const char* key);
 std::string text(const Json& object, const char* key);
+// A member that its schema asks for. Json::exception: it is missing, null or of another type.
+double number_of(const Json& object, const char* key);
+Bytes bytes_of(const Json& object, const char* key);
 // "12.3 %".
 std::string percent(double share);
 // "12,345" of a rate or a count.

@@ -40,21 +40,21 @@ void shares(const Json& comparison, Html& html) {
                                   {"allocations", "allocations of the snapshot"},
                                   {"allocations_at_peak", "those at the peak"}}) {
     const Json& share = comparison.at(key);
-    const double lost = *number(share, "without_partner");
+    const double lost = number_of(share, "without_partner");
     table.row(
         {text_cell(name),
-         number_cell(whole_number(*number(share, "found"))),
-         number_cell(whole_number(*number(share, "count"))),
+         number_cell(whole_number(number_of(share, "found"))),
+         number_cell(whole_number(number_of(share, "count"))),
          maybe_bytes(share, "bytes"),
          number_cell(percent(lost)),
          {bar_html({{1 - lost, "var(--good)", "found"}, {lost, "var(--bad)", "not found"}}, 1)}});
   }
   html.raw(table.take());
-  if (const Json& scratch = comparison.at("scratch"); *number(scratch, "count") > 0)
-    html.paragraph(
-        fmt::format("And {} allocations, {}, of scratch that comes and goes within an "
-                    "operator; the plan counts it while that runs.",
-                    whole_number(*number(scratch, "count")), bytes_text(*bytes(scratch, "bytes"))));
+  if (const Json& scratch = comparison.at("scratch"); number_of(scratch, "count") > 0)
+    html.paragraph(fmt::format(
+        "And {} allocations, {}, of scratch that comes and goes within an "
+        "operator; the plan counts it while that runs.",
+        whole_number(number_of(scratch, "count")), bytes_text(bytes_of(scratch, "bytes"))));
 }
 
 void groups(const Json& list, const char* title, bool planned, Html& html) {
@@ -72,7 +72,7 @@ void groups(const Json& list, const char* title, bool planned, Html& html) {
     if (!planned && group.at("at_peak").get<bool>()) remark = "at the peak";
     if (group.at("stays").get<bool>()) remark += remark.empty() ? "stays" : ", stays";
     table.row({maybe_bytes(group, "total_bytes"), maybe_bytes(group, "bytes"),
-               number_cell(whole_number(*number(group, "count"))),
+               number_cell(whole_number(number_of(group, "count"))),
                text_cell(name.empty() ? "no stack was recorded" : name), text_cell(remark)});
   }
   html.raw(table.take());
@@ -90,9 +90,9 @@ void one_comparison(const Json& comparison, Html& html) {
   groups(comparison.at("outlived"), "Found, and kept beyond the step", true, html);
   const Json& step = comparison.at("step");
   html.paragraph(fmt::format(
-      "The step: events {} to {} of {}, on device {}.", whole_number(*number(step, "first_event")),
-      whole_number(*number(step, "last_event")), whole_number(*number(step, "events")),
-      whole_number(*number(step, "device"))));
+      "The step: events {} to {} of {}, on device {}.",
+      whole_number(number_of(step, "first_event")), whole_number(number_of(step, "last_event")),
+      whole_number(number_of(step, "events")), whole_number(number_of(step, "device"))));
   if (const auto left = bytes(comparison, "left_behind_bytes"); left && *left > Bytes(0))
     html.paragraph("It leaves " + bytes_text(*left) + " more allocated than it found.",
                    "borderline");
