@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/base/error.h"
+#include "models/base/utf8.h"
 #include "tools/published/rows.h"
 
 namespace plimsoll::tools {
@@ -153,6 +155,15 @@ PublishedRow end_of(const Json& end, const PublishedDocument& document) {
     if (row.id == end.get<std::string>()) return row;
   fail(ErrorKind::bad_input, "no row " + end.get<std::string>());
 }
+// A source's place in the list, as a key.
+std::size_t source_number(const std::string& key) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+  check(error == std::errc() && end == key.data() + key.size(), ErrorKind::bad_input,
+        [&] { return "stand_ins: '" + shortened(key) + "' is no number of a source"; });
+  return number;
+}
+
 }  // namespace
 
 PublishedDocument read_published(std::string_view text, const std::string& name) {
@@ -166,7 +177,7 @@ PublishedDocument read_published(std::string_view text, const std::string& name)
     const Json stand_ins = json.value("stand_ins", Json::object()),
                scaling = json.value("scaling", Json::array());
     for (const auto& [source, why] : stand_ins.items())
-      document.stand_ins[std::stoul(source)] = why;
+      document.stand_ins[source_number(source)] = why;
     for (const Json& row : json.at("rows")) document.rows.push_back(row_of(row, document));
     for (const Json& pair : scaling)
       document.scaling.push_back(
