@@ -137,6 +137,26 @@ TEST_CASE("checkpoints by the square root are counted with the one that may shar
   CHECK(Space(scope).most_tokens(x, 0_B) == (std::int64_t{1} << 30) / (128 * 8));
 }
 
+// Each space makes its parts once: the layers of --recompute block are split in them.
+TEST_CASE("the search takes checkpoints around the first layers as a plan does") {
+  const models::ModelSpec model = deep(16);
+  for (const char* adapters : {"full", "lora"})
+    for (const std::int64_t n : {1, 5, 15, 16}) {
+      CAPTURE(n);
+      Scope scope = scope_of(model, 1, 256, 1_GiB);
+      scope.base.strategy.recompute = {models::RecomputeKind::block, n};
+      scope.fixed.insert("recompute");
+      scope.only["adapters"] = {adapters};
+      scope.only["stack"] = {"pytorch"};
+      const Space space(scope);
+      Evaluator evaluator(scope, space);
+      const Setting family = families(scope).front();
+      const auto need = evaluator.need(family, family.batch);
+      REQUIRE(need);
+      CHECK(need->peak == plan_of(scope, family).peak);
+    }
+}
+
 // Of 128 layers. Every checkpoint's input is 64 values of 2 bytes for each token, the last one's
 // left out: 127 with one of them for each layer, 128 / 4 - 1 = 31 for each four, of sqrt 128 / (12
 // + 1) - 1 = 8 (12 · 12 is the least square from 128 on). 10 MB beside.

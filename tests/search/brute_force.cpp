@@ -33,6 +33,21 @@ constexpr double kHardlyEqual = 1e-3;
 
 }  // namespace
 
+std::vector<Point> points_of(const planner::search::Scope& scope, const EveryBatch& every_batch) {
+  const planner::search::Space space(scope);
+  planner::search::Evaluator evaluator(scope, space);
+  std::vector<Point> all;
+  for (const planner::search::Setting& family : families(scope))
+    for (const models::Batch& batch : every_batch(family)) {
+      const auto need = evaluator.need(family, batch);
+      if (!need || need->least() > *space.usable()) continue;
+      planner::search::Setting x = family;
+      x.batch = batch;
+      all.push_back({x, *need, space.throughput(family, batch).tokens_per_second});
+    }
+  return all;
+}
+
 std::optional<Point> BruteForce::best() {
   std::map<int, std::vector<Point*>> levels;
   for (Point& p : points_) levels[p.setting.concession].push_back(&p);

@@ -21,6 +21,11 @@ struct Point {
   std::int64_t tight = 0;  // by what the allocator reserves: known once it is planned
 };
 
+// Each family's batches of `every_batch` whose peak alone fits.
+using EveryBatch =
+    std::function<std::vector<models::Batch>(const planner::search::Setting& family)>;
+std::vector<Point> points_of(const planner::search::Scope& scope, const EveryBatch& every_batch);
+
 class BruteForce {
  public:
   // `points`: those whose peak alone fits.

@@ -13,6 +13,7 @@
 #include "planner/search/reasons.h"
 #include "planner/search/search.h"
 #include "planner/search/shortage.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -22,11 +23,7 @@ namespace {
 
 Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
                std::int64_t seq_len) {
-  Scope scope;
-  scope.base.model = &model;
-  scope.base.cluster.gpu = models::find_gpu(gpu);
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
+  Scope scope = tests::scope_of(model, gpu, gpus, seq_len);
   scope.threads = 2;
   return scope;
 }

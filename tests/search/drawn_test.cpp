@@ -91,18 +91,11 @@ TEST_CASE("drawn spaces: the best of the search is the best of all points") {
     Scope scope = Draw(static_cast<unsigned>(seed)).scope(model);
     const Result found = search::search(scope);
     scope.exhaustive = true;
-    const Space space(scope);
-    Evaluator evaluator(scope, space);
-    std::vector<tests::Point> all;
-    for (const Setting& family : families(scope))
-      for (const models::Batch& batch : every_batch(scope, family)) {
-        ++points;
-        const auto need = evaluator.need(family, batch);
-        if (!need || need->least() > *space.usable()) continue;
-        Setting x = family;
-        x.batch = batch;
-        all.push_back({x, *need, space.throughput(family, batch).tokens_per_second});
-      }
+    std::vector<tests::Point> all = tests::points_of(scope, [&](const Setting& family) {
+      std::vector<models::Batch> batches = every_batch(scope, family);
+      points += std::ssize(batches);
+      return batches;
+    });
     tests::BruteForce brute(scope, std::move(all));
     const std::optional<tests::Point> best = brute.best();
     REQUIRE(found.ranked.empty() == !best.has_value());

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 
-#include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/closest.h"
 #include "planner/search/search.h"
 #include "planner/search/words.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -22,11 +22,7 @@ using Sentences = std::vector<std::string>;
 
 Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
                std::int64_t seq_len, Objective objective) {
-  Scope scope;
-  scope.base.model = &model;
-  scope.base.cluster.gpu = models::find_gpu(gpu);
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
+  Scope scope = tests::scope_of(model, gpu, gpus, seq_len);
   scope.objective = objective;
   scope.threads = 2;
   return scope;

@@ -116,6 +116,24 @@ TEST_CASE("what nothing holds gets the least there is, and says so") {
   CHECK(choice.fixed[2].recompute.kind == RecomputeKind::full);
 }
 
+TEST_CASE("what fits nowhere gets the least of the card, and of equal ones the lowest peak") {
+  const models::ModelSpec model = small("llama");
+  Question question = question_of(model);
+  question.strategy.stack = models::Stack::plimsoll;
+  question.cluster.memory = 600_MiB;
+  const PolicyCost chosen = cheapest_recompute(question, {}).chosen;
+  CHECK_FALSE(chosen.holds);
+  int tried = 0;
+  for (const Recompute& recompute : every_recompute({}, 6)) {
+    CAPTURE(models::text_of(recompute));
+    question.strategy.recompute = recompute;
+    const reports::Plan other = planner::plan(question);
+    CHECK(std::pair(chosen.device, chosen.peak) <= std::pair(other.device, other.peak));
+    ++tried;
+  }
+  CHECK(tried == 3 + 5 + 5);
+}
+
 TEST_CASE("fit: what the card holds, by the plan's own verdict") {
   const models::ModelSpec model = small("llama");
   Question question = question_of(model);

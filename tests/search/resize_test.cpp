@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "models/run_names.h"
 #include "planner/program/peak.h"
@@ -12,11 +11,13 @@
 #include "planner/search/evaluator.h"
 #include "planner/search/shape.h"
 #include "planner/stack_step.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
 using models::StepProgram;
+using tests::scope_of;
 
 namespace {
 
@@ -161,16 +162,6 @@ Written check_worlds(const Scope& scope, std::size_t step) {
     }
   }
   return count;
-}
-
-Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
-               std::int64_t seq_len) {
-  Scope scope;
-  scope.base.model = &model;
-  scope.base.cluster.gpu = models::find_gpu(gpu);
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
-  return scope;
 }
 
 }  // namespace

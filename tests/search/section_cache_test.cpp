@@ -4,12 +4,12 @@
 #include <array>
 #include <string>
 
-#include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
 #include "planner/search/evaluator.h"
 #include "planner/search/section_cache.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -218,11 +218,7 @@ Counted check_space(const Scope& scope, std::size_t step) {
 
 Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
                std::int64_t seq_len) {
-  Scope scope;
-  scope.base.model = &model;
-  scope.base.cluster.gpu = models::find_gpu(gpu);
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
+  Scope scope = tests::scope_of(model, gpu, gpus, seq_len);
   if (gpus > 2) scope.most_concession = kMostWithoutPacking;  // the larger spaces without the rest
   return scope;
 }

@@ -7,6 +7,7 @@
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -19,11 +20,7 @@ using Words = std::vector<std::string>;
 // Training the whole model on stack pytorch with as little as possible, or as `only` says.
 Scope scope_of(const models::ModelSpec& model, const char* gpu, std::int64_t gpus,
                std::int64_t seq_len) {
-  Scope scope;
-  scope.base.model = &model;
-  scope.base.cluster.gpu = models::find_gpu(gpu);
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
+  Scope scope = tests::scope_of(model, gpu, gpus, seq_len);
   scope.threads = 2;
   scope.most_concession = kMostWithoutPacking;
   scope.fixed = {"optimizer-impl", "kernels"};

@@ -79,22 +79,6 @@ std::vector<models::Batch> every_batch(const Scope& scope, const Setting& family
   return all;
 }
 
-// Those whose peak alone fits.
-std::vector<tests::Point> points_of(const Scope& scope) {
-  const Space space(scope);
-  Evaluator evaluator(scope, space);
-  std::vector<tests::Point> all;
-  for (const Setting& family : families(scope))
-    for (const models::Batch& batch : every_batch(scope, family)) {
-      const auto need = evaluator.need(family, batch);
-      if (!need || need->least() > *space.usable()) continue;
-      Setting x = family;
-      x.batch = batch;
-      all.push_back({x, *need, space.throughput(family, batch).tokens_per_second});
-    }
-  return all;
-}
-
 void hold_list(const Result& found, tests::BruteForce& brute, const Scope& scope) {
   const std::vector<tests::Point> list = brute.list(scope.top);
   REQUIRE(found.ranked.size() == list.size());
@@ -154,7 +138,8 @@ void hold_space(unsigned seed, Objective objective) {
   models::ModelSpec model;
   const Scope scope = Draw(seed).scope(model, objective);
   const Result found = search::search(scope);
-  const std::vector<tests::Point> all = points_of(scope);
+  const std::vector<tests::Point> all =
+      tests::points_of(scope, [&](const Setting& family) { return every_batch(scope, family); });
   tests::BruteForce brute(scope, all);
   const std::optional<tests::Point> best = brute.best();
   REQUIRE(found.ranked.empty() == !best.has_value());
