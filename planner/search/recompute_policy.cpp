@@ -95,13 +95,10 @@ class Comparison {
   // By the peak that is asked about, or what the device holds: policies whose bound is above what
   // another plan needs are not planned.
   PolicyCost least(std::vector<Policy> policies) {
-    std::ranges::stable_sort(policies, {}, &Policy::peak);
-    using Need = std::pair<Bytes, Bytes>;
-    const auto need = [&](const PolicyCost& cost) {
-      return peak_ ? Need{cost.peak, cost.device} : Need{cost.device, cost.peak};
-    };
+    std::ranges::sort(policies, {}, &Policy::peak);
+    const auto need = [&](const PolicyCost& cost) { return peak_ ? cost.peak : cost.device; };
     PolicyCost best = plan(policies.front().recompute);
-    for (std::size_t i = 1; i < policies.size() && policies[i].peak < need(best).first; ++i)
+    for (std::size_t i = 1; i < policies.size() && policies[i].peak < need(best); ++i)
       if (PolicyCost other = plan(policies[i].recompute); need(other) < need(best))
         best = std::move(other);
     return best;

@@ -139,5 +139,8 @@ TEST_CASE("what stands beside the rows: stand-ins, what is apart, what scales") 
   CHECK(refusal(rows, R"(, "scaling": [{"what": "x", "from": "r", "to": "s"}])") == "it: no row s");
   CHECK(refusal(R"({"id": "a", "source": 2, "model": "gpt2", "gpu": "t4"})") ==
         "it: a: \"source\": there is none");
+  for (const char* key : {"", ":1", "1x", "-1", " 1", "99999999999999999999"})
+    CHECK(refusal(rows, R"(, "stand_ins": {")" + std::string(key) + R"(": "x"})") ==
+          "it: stand_ins: '" + std::string(key) + "' is no number of a source");
   CHECK(refusal(R"({"id": "a"})").starts_with("it: no document of published figures ("));
 }
