@@ -91,8 +91,11 @@ CachingAllocator::Handle CachingAllocator::by_luck(const FreeBlocks& pool, Handl
   return next >= 0 && next_random(luck_) % kMissesOneIn == 0 ? next : block;
 }
 
-bool CachingAllocator::is_room_for(std::int64_t bytes) const {
-  return !room_.limit || checked_add(reserved_, bytes) <= room_.limit->value();
+bool CachingAllocator::is_room_for(std::int64_t bytes) {
+  const Bytes needed(checked_add(reserved_, bytes));
+  if (!room_.limit || needed <= *room_.limit) return true;
+  next_limit_ = next_limit_ ? std::min(*next_limit_, needed) : needed;
+  return false;
 }
 
 std::optional<CachingAllocator::Handle> CachingAllocator::new_segment(std::int64_t rounded,

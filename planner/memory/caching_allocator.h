@@ -63,6 +63,9 @@ class CachingAllocator {
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
   const DriverCalls& calls() const { return calls_; }
+  // The least limit under which the driver would have granted something that it refused; nothing
+  // where it refused nothing. Under every limit below it all would have happened as it did.
+  std::optional<Bytes> next_limit() const { return next_limit_; }
 
  private:
   Block& at(Handle block) { return blocks_[block]; }
@@ -88,7 +91,7 @@ class CachingAllocator {
   Handle cached_for(const FreeBlocks& pool, std::int64_t rounded);
   // By bad luck the one after it has to serve.
   Handle by_luck(const FreeBlocks& pool, Handle block);
-  bool is_room_for(std::int64_t bytes) const;
+  bool is_room_for(std::int64_t bytes);
   // From the driver, at most after segments were given back: a block in no list.
   std::optional<Handle> from_driver(std::int64_t rounded, std::uint8_t pool);
   std::optional<Handle> new_segment(std::int64_t rounded, std::uint8_t pool);
@@ -136,6 +139,7 @@ class CachingAllocator {
   std::vector<Handle> unmapped_[kPools + 2 * std::size_t{kStreamsInTurn}];
   std::int64_t next_address_ = 0;
   DriverCalls calls_;
+  std::optional<Bytes> next_limit_;
   std::int64_t allocated_ = 0, peak_allocated_ = 0, reserved_ = 0, peak_reserved_ = 0;
 };
 

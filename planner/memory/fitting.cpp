@@ -31,29 +31,34 @@ Bytes Fitting::unlucky() const {
 // the step's peak and what it needs, whatever the card, and a step that runs in one of them runs in
 // all that are larger. Halving finds one soon, where there is one; else all up to the card's are
 // tried: with 128 of them one that ran in the last 0.15 GB of its card was called too large
-// (fms-liger-037 of tests/golden/published_memory.json; its step needs 110 GB).
+// (fms-liger-037 of tests/golden/published_memory.json; its step needs 110 GB). A step that is
+// refused in a room is refused in the same place in every larger one where the driver says the
+// same: of those only the next where it does not is tried.
 std::optional<Reserved> Fitting::flushing() const {
   if (!step.caching_allocator || !capacity.usable) return std::nullopt;
   const Bytes room = *capacity.usable - overhead.typical.total();
   if (room >= needed().reserved || room < peak.bytes) return std::nullopt;
   constexpr std::int64_t kRooms = 256;
-  const Bytes part((needed().reserved - peak.bytes).value() / kRooms);
+  const std::int64_t part =
+      std::max<std::int64_t>(1, (needed().reserved - peak.bytes).value() / kRooms);
   const auto limited = [&](Bytes limit) {
     return replay(step.program, timeline, {.limit = limit}, step.start, step.allocator);
   };
-  const std::int64_t last = part > Bytes(0) ? (room - peak.bytes).value() / part.value() : 0;
+  const std::int64_t last = (room - peak.bytes).value() / part;
   std::optional<Reserved> found;
-  const auto runs = [&](std::int64_t i) {
-    const Reserved made = limited(peak.bytes + part * i);
+  // Where the next room lies, in which the driver says something else.
+  const auto refused_until = [&](std::int64_t i) {
+    const Reserved made = limited(peak.bytes + Bytes(part * i));
     if (made.fits && i <= last) found = made;
-    return made.fits;
+    if (made.fits) return i;
+    return made.next_limit ? ceil_divide((*made.next_limit - peak.bytes).value(), part) : last + 1;
   };
   for (std::int64_t refused = -1, large = kRooms;
        !found && large - refused > 1 && refused < last;) {
     const std::int64_t middle = refused + (large - refused) / 2;
-    (runs(middle) ? large : refused) = middle;
+    (refused_until(middle) == middle ? large : refused) = middle;
   }
-  for (std::int64_t i = 0; i <= last && !found; ++i) runs(i);
+  for (std::int64_t i = 0; i <= last && !found;) i = refused_until(i);
   if (!found) return std::nullopt;
   // As it would be on this card, where the allocator gets through with what that has.
   const Reserved here = limited(room);

@@ -43,10 +43,12 @@ class Replay {
                   allocator_.peak_allocated(),
                   allocator_.allocated(),
                   since(before, allocator_.calls()),
-                  false};
+                  false,
+                  {}};
     for (int i = 2; i < kSteps && made.fits; ++i) made.fits = step();
     made.reserved = allocator_.peak_reserved();
     made.flushed = allocator_.calls().flushes > 0;
+    made.next_limit = allocator_.next_limit();
     return made;
   }
 

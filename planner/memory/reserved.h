@@ -22,6 +22,7 @@ struct Reserved {
   Bytes allocated, resident;
   DriverCalls calls;  // of the second step
   bool flushed = false;  // at any time
+  std::optional<Bytes> next_limit;  // of the room, from which on the run would be another
 };
 
 // One request to the allocator: who asks, and what was there before.

@@ -71,10 +71,13 @@ TEST_CASE("near the capacity cached segments are given back before the request f
   CachingAllocator allocator({.limit = 64_MiB});
   const auto a = allocator.allocate(40_MiB, Stream::compute);
   allocator.free(*a);
+  CHECK_FALSE(allocator.next_limit().has_value());
   CHECK(allocator.allocate(60_MiB, Stream::compute).has_value());  // 40 + 60 > 64
   CHECK(allocator.reserved() == 60_MiB);
+  CHECK(allocator.next_limit() == 100_MiB);
   CHECK_FALSE(allocator.allocate(10_MiB, Stream::compute).has_value());
   CHECK(allocator.peak_reserved() == 60_MiB);
+  CHECK(allocator.next_limit() == 70_MiB);
 }
 
 TEST_CASE("a segment with one live byte is not given back") {

@@ -157,6 +157,62 @@ TEST_CASE("a step that runs only by flushing is borderline, down to what it take
   }
 }
 
+// Tensors of 2 to 60 MiB on two streams, each of which one op writes and a later one reads.
+models::StepProgram drawn_program(std::mt19937& draw) {
+  constexpr int kOps = 12;
+  models::StepProgram program;
+  std::vector<std::vector<models::Operand>> of_op(kOps);
+  for (int i = 0; i < kOps; ++i) {
+    const models::Stream stream = draw() % 2 ? models::Stream::gather : models::Stream::compute;
+    program.tensors.push_back(
+        {.name = "t", .bytes = Bytes(2_MiB) * (1 + draw() % 30), .stream = stream});
+    of_op[i].push_back({.tensor = i, .access = models::Access::write});
+    of_op[i + draw() % (kOps - i)].push_back({.tensor = i, .access = models::Access::read});
+  }
+  for (const auto& operands : of_op) {
+    program.ops.push_back({.name = "op",
+                           .operand_begin = static_cast<std::uint32_t>(program.operands.size()),
+                           .operand_count = static_cast<std::uint32_t>(operands.size())});
+    program.operands.insert(program.operands.end(), operands.begin(), operands.end());
+  }
+  program.segments = {{.op_begin = 0, .op_end = kOps}};
+  return program;
+}
+
+// Which requests were granted, and what was reserved before each.
+std::vector<std::pair<bool, Bytes>> course(const models::StepProgram& program, Bytes limit,
+                                           planner::Reserved& made) {
+  std::vector<std::pair<bool, Bytes>> all;
+  made = planner::replay(
+      program, planner::unroll(program), {.limit = limit}, {}, {},
+      [&](const planner::Allocation& asked) { all.emplace_back(asked.granted, asked.reserved); });
+  return all;
+}
+
+TEST_CASE("up to the limit that a replay names it would be the same, and from there on another") {
+  std::mt19937 draw(3);
+  int refused = 0, flushed = 0;
+  for (int i = 0; i < 20; ++i) {
+    const models::StepProgram program = drawn_program(draw);
+    planner::Reserved made, other;
+    for (Bytes limit = planner::PeakFinder().find(program).bytes;;) {
+      const auto here = course(program, limit, made);
+      refused += !made.fits;
+      flushed += made.fits && made.flushed;
+      if (!made.next_limit) break;
+      REQUIRE(*made.next_limit > limit);
+      REQUIRE(course(program, *made.next_limit - Bytes(1), other) == here);
+      REQUIRE(other.calls.flushes == made.calls.flushes);
+      const bool same_requests = course(program, *made.next_limit, other) == here;
+      REQUIRE(!(same_requests && other.reserved == made.reserved &&
+                other.calls.flushes == made.calls.flushes));
+      limit = *made.next_limit;
+    }
+  }
+  CHECK(refused > 20);
+  CHECK(flushed > 20);
+}
+
 // 40 MiB, which no unlucky step makes more; 50 thousandths of its 41943 whole thousands on top; and
 // 3 MiB outside, 5 at their high end.
 TEST_CASE("what fits at its typical overheads and at their high end, each to the byte") {
