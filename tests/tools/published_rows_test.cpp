@@ -129,7 +129,7 @@ TEST_CASE("what stands beside the rows: stand-ins, what is apart, what scales") 
     "to": {"id": "s", "source": 0, "model": "gpt2", "gpu": "t4", "gpus": 8}}])");
   CHECK(all.stand_ins == std::map<std::size_t, std::string>{{1, "its own"}});
   CHECK(all.rows[0].stand_in);
-  CHECK(all.apart == std::map<std::string, int>{{"inference", 4}});
+  CHECK(all.apart == std::map<std::string, std::int64_t>{{"inference", 4}});
   CHECK(all.figures() == 1);
   REQUIRE(all.scaling.size() == 1);
   CHECK(all.scaling[0].what == "ours");
@@ -142,5 +142,15 @@ TEST_CASE("what stands beside the rows: stand-ins, what is apart, what scales") 
   for (const char* key : {"", ":1", "1x", "-1", " 1", "99999999999999999999"})
     CHECK(refusal(rows, R"(, "stand_ins": {")" + std::string(key) + R"(": "x"})") ==
           "it: stand_ins: '" + std::string(key) + "' is no number of a source");
+  for (const char* count : {"1e+55", "-1", "0.5", "\"4\"", "[1]"})
+    CHECK(refusal(rows, R"(, "apart": {"x": )" + std::string(count) + "}") ==
+          "it: apart: " + std::string(count) + " is not a whole number from 0 to 2^53");
+  for (const char* key : {"source", "peak_bytes", "resident_bytes", "reserved_bytes"})
+    CHECK(refusal(R"({"id": "a", "model": "gpt2", "gpu": "t4", "source": 0, ")" + std::string(key) +
+                  R"(": -1})") ==
+          "it: " + std::string(key) + ": -1 is not a whole number from 0 to 2^53");
+  for (const char* mib : {"1e300", "-1"})
+    CHECK(refusal(R"({"id": "a", "model": "gpt2", "gpu": "t4", "source": 0, "device_MiB": )" +
+                  std::string(mib) + "}") == "it: device_MiB: not from 0 to 2^32");
   CHECK(refusal(R"({"id": "a"})").starts_with("it: no document of published figures ("));
 }

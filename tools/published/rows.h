@@ -45,8 +45,9 @@ struct PublishedDocument {
   std::string name;  // of its file: "memory"
   std::vector<std::string> sources;
   std::map<std::size_t, std::string> stand_ins;  // by source: which program stands for its own
-  std::map<std::string, int> left_out;  // why it is not asked, and how many figures
-  std::map<std::string, int> apart;  // what is no training step of a stack here, and how many
+  std::map<std::string, std::int64_t> left_out;  // why it is not asked, and how many figures
+  // What is no training step of a stack here, and how many.
+  std::map<std::string, std::int64_t> apart;
   std::vector<PublishedRow> rows;
   std::vector<PublishedScaling> scaling;
 

@@ -119,13 +119,30 @@ Options options_of(const Json& row) {
   return options;
 }
 
+// Whole, not negative, and below 2^53: what every reader of JSON has exactly.
+std::int64_t whole(const Json& value, const std::string& what) {
+  const double number = value.is_number() ? value.get<double>() : -1;
+  check(number >= 0 && number <= 0x1p53 && number == std::floor(number), ErrorKind::bad_input, [&] {
+    return what + ": " + shortened(value.dump()) + " is not a whole number from 0 to 2^53";
+  });
+  return value.get<std::int64_t>();
+}
+
+// How many rows a document does not ask, by the reason.
+std::map<std::string, std::int64_t> counts_of(const Json& json, const char* key) {
+  std::map<std::string, std::int64_t> counts;
+  const Json members = json.value(key, Json::object());
+  for (const auto& [why, count] : members.items()) counts[why] = whole(count, key);
+  return counts;
+}
+
 PublishedRow row_of(const Json& json, const PublishedDocument& document) {
   const Json row = completed(json);
   PublishedRow out;
   out.id = row.at("id");
   out.model = row.at("model");
   out.gpu = row.at("gpu");
-  out.source = row.at("source");
+  out.source = static_cast<std::size_t>(whole(row.at("source"), "source"));
   check(out.source < document.sources.size(), ErrorKind::bad_input,
         out.id + ": \"source\": there is none");
   out.stand_in = document.stand_ins.contains(out.source);
@@ -137,13 +154,16 @@ PublishedRow row_of(const Json& json, const PublishedDocument& document) {
   out.upper_bound = row.value("upper_bound", false);
   out.out_of_memory = row.value("out_of_memory", false);
   const auto bytes = [&](const char* key, std::optional<Bytes>& target) {
-    if (row.contains(key)) target = Bytes(row[key].get<std::int64_t>());
+    if (row.contains(key)) target = Bytes(whole(row[key], key));
   };
   bytes("peak_bytes", out.peak);
   bytes("resident_bytes", out.resident);
   bytes("reserved_bytes", out.reserved);
-  if (row.contains("device_MiB"))
-    out.device = Bytes(std::llround(row["device_MiB"].get<double>() * (1 << 20)));
+  if (row.contains("device_MiB")) {
+    const double mib = row["device_MiB"].get<double>();
+    check(mib >= 0 && mib <= 0x1p32, ErrorKind::bad_input, "device_MiB: not from 0 to 2^32");
+    out.device = Bytes(std::llround(mib * (1 << 20)));
+  }
   if (row.contains("tokens_per_second_per_gpu"))
     out.speed = row["tokens_per_second_per_gpu"].get<double>();
   return out;
@@ -172,8 +192,9 @@ PublishedDocument read_published(std::string_view text, const std::string& name)
   try {
     const Json json = Json::parse(text);
     document.sources = json.at("sources");
-    document.left_out = json.at("left_out");
-    document.apart = json.value("apart", std::map<std::string, int>{});
+    json.at("left_out");
+    document.left_out = counts_of(json, "left_out");
+    document.apart = counts_of(json, "apart");
     const Json stand_ins = json.value("stand_ins", Json::object()),
                scaling = json.value("scaling", Json::array());
     for (const auto& [source, why] : stand_ins.items())
