@@ -108,7 +108,7 @@ class Reader : TrainerFile {
       attention_key_ = key;
     }
     if (attention_ == "flex_attention")  // monkeypatch/attention/flex_attn.py
-      refuse_key(file_, attention_key_.c_str(),
+      refuse_key(file_, attention_key_,
                  "Axolotl has it compiled in a way of its own, which is not modelled yet");
   }
 

@@ -270,8 +270,9 @@ constexpr Option kPlanOptions[] = {
         .of_a_step(),
 
     Option{"recompute", "KIND", "Activations",
-           "none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N, ops:NAME+NAME, "
-           "fit, budget:SIZE (none)"}
+           "none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), "
+           "nth:N "
+           "(every Nth), ops:NAME+NAME, fit, budget:SIZE (none)"}
         .of_step_at("strategy/recompute")
         .fixing("recompute")
         .written_anew(),

@@ -31,7 +31,7 @@ bool names(std::string_view kept, const Node& node) {
 }
 
 bool counts_layers(RecomputeKind kind) {
-  return kind == RecomputeKind::every || kind == RecomputeKind::block;
+  return kind == RecomputeKind::every || leaves_layers(kind);
 }
 
 std::optional<std::vector<std::string>> kept_from(std::string_view list) {
@@ -111,11 +111,10 @@ std::vector<std::string> keepable(const Block& block) {
 }
 
 void check_layers(const Recompute& recompute, std::int64_t layers) {
-  check(recompute.kind != RecomputeKind::block || recompute.layers <= layers, ErrorKind::bad_input,
-        [&] {
-          return "--recompute " + text_of(recompute) + ": the model has " + std::to_string(layers) +
-                 (layers == 1 ? " layer" : " layers");
-        });
+  check(!leaves_layers(recompute.kind) || recompute.layers <= layers, ErrorKind::bad_input, [&] {
+    return "--recompute " + text_of(recompute) + ": the model has " + std::to_string(layers) +
+           (layers == 1 ? " layer" : " layers");
+  });
 }
 
 void check_kept(const Recompute& recompute,

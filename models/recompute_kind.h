@@ -8,16 +8,21 @@
 namespace plimsoll::models {
 
 // block: a checkpoint around each of the first layers, none around the others (Megatron's
-// --recompute-method block). ops: a checkpoint around each layer that keeps what chosen operators
+// --recompute-method block). nth: around every Nth layer alone, the Nth first (torchtitan's
+// selective_ac_option). ops: a checkpoint around each layer that keeps what chosen operators
 // make (selective activation checkpointing by operator).
-enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, block, ops };
+enum class RecomputeKind : std::uint8_t { none, selective, full, sqrt, every, block, nth, ops };
 constexpr bool groups_layers(RecomputeKind kind) {  // several in a checkpoint
   return kind == RecomputeKind::every || kind == RecomputeKind::sqrt;
+}
+constexpr bool leaves_layers(RecomputeKind kind) {  // without a checkpoint, beside those with one
+  return kind == RecomputeKind::block || kind == RecomputeKind::nth;
 }
 inline constexpr const char* kTorchtitanOps = "torchtitan";
 struct Recompute {
   RecomputeKind kind = RecomputeKind::none;
-  std::int64_t layers = 1;  // every: in each checkpoint; block: that are checkpoints
+  // every: in each checkpoint; block: that are checkpoints; nth: from one checkpoint to the next.
+  std::int64_t layers = 1;
   // For RecomputeKind::ops, sorted: "attention", and modules whose GEMM is kept, by their last
   // parts as LoRA targets are ("q_proj", "mlp.c_proj"); or the one name kTorchtitanOps.
   std::vector<std::string> kept;

@@ -6,6 +6,7 @@
 #include "models/base/nearest.h"
 #include "models/base/quantity.h"
 #include "models/base/utf8.h"
+#include "models/recompute.h"
 #include "models/toml_reader.h"
 #include "models/trainer_config_reader.h"
 #include "models/trainer_file.h"
@@ -220,13 +221,17 @@ class Reader : TrainerFile {
         section.has("selective_ac_option") && !section.is_string("selective_ac_option");
     const std::string option =
         number ? section.shown("selective_ac_option") : section.text("selective_ac_option", "2");
-    if (option != "op")
-      fail(ErrorKind::unsupported,
-           fmt::format("{}: selective_ac_option is {}{}: every so many layers is not modelled (op "
-                       "is)",
-                       section.source(), shortened(option),
-                       section.has("selective_ac_option") ? "" : " by default"));
-    put("recompute", "ops:torchtitan", "activation_checkpoint", "selective_ac_option");
+    // Every so many layers; 0: each (activation_checkpoint.py, _apply_layer_sac).
+    const auto each = recompute_from("nth:" + option);
+    if (!each && option != "op" && option != "0")
+      fail(ErrorKind::bad_input, section.source() + ": selective_ac_option is " +
+                                     shortened(option) + ": op, or a whole number of layers");
+    // JobConfig's default is not what its train configs say, which --trainer stands for.
+    out_.settings.push_back({"recompute",
+                             option == "op"             ? "ops:torchtitan"
+                             : each && each->layers > 1 ? text_of(*each)
+                                                        : "full",
+                             "activation_checkpoint.selective_ac_option", false});
   }
 };
 

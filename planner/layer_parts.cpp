@@ -215,6 +215,8 @@ void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool gra
   }
 }
 
+namespace {
+// Makes runs end in front of layer `layer`.
 void split_runs(std::vector<LayerRun>& runs, std::int64_t layer) {
   std::vector<LayerRun> out;
   const auto add = [&](const LayerRun& run, std::int64_t first, std::int64_t end) {
@@ -237,6 +239,17 @@ void split_runs(std::vector<LayerRun>& runs, std::int64_t layer) {
     add(run, behind, end);
   }
   runs = std::move(out);
+}
+}  // namespace
+
+void split_at_checkpoints(ModelParts& parts, const models::Recompute& recompute) {
+  const std::int64_t step = recompute.layers;
+  if (recompute.kind == models::RecomputeKind::block) split_runs(parts.runs, step);
+  if (recompute.kind != models::RecomputeKind::nth || step == 1) return;
+  for (std::int64_t end = step; end <= parts.decoder.layers; end += step) {
+    split_runs(parts.runs, end - 1);
+    split_runs(parts.runs, end);
+  }
 }
 
 // A bias comes before its weight, but for stacked experts: theirs is indexed before the grouped

@@ -40,7 +40,7 @@ void order_by_module(LayerPart& layer);
 // something in front of the layers is trained; `period`: of how many the pattern is.
 void find_runs(ModelParts& parts, const std::vector<LayerPart>& layers, bool grad,
                std::size_t period);
-// Makes runs end in front of layer `layer`, in the midst of a pattern too.
-void split_runs(std::vector<LayerRun>& runs, std::int64_t layer);
+// Makes runs of layers that are all checkpoints, or none, in the midst of a pattern too.
+void split_at_checkpoints(ModelParts& parts, const models::Recompute& recompute);
 
 }  // namespace plimsoll::planner

@@ -325,10 +325,6 @@ Forward forward_of(const ModelSpec& model, const models::Strategy& strategy) {
   return {*model.decoder, model.blocks};
 }
 
-void split_behind_checkpoints(ModelParts& parts, const models::Recompute& recompute) {
-  if (recompute.kind == models::RecomputeKind::block) split_runs(parts.runs, recompute.layers);
-}
-
 ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
   check(model.decoder.has_value(), ErrorKind::unsupported, [&] {
     return model.name + ": the training step of model_type '" + model.model_type +
@@ -382,7 +378,7 @@ ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
   convert_to_float8(layers, strategy);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),
             forward.blocks.size());
-  split_behind_checkpoints(parts, strategy.recompute);
+  split_at_checkpoints(parts, strategy.recompute);
   return parts;
 }
 }  // namespace

@@ -109,6 +109,16 @@ def checkpoint_first_layers(model, count, use_reentrant):
 
 )";
 
+constexpr const char* kEveryNth = R"(
+def checkpoint_every_nth_layer(model, n, use_reentrant):
+    """Transformers' own checkpoints, around every nth layer alone."""
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    [layers] = [m for m in model.base_model.children() if isinstance(m, torch.nn.ModuleList)]
+    for number, layer in enumerate(layers, 1):
+        layer.gradient_checkpointing = number % n == 0
+
+)";
+
 constexpr const char* kSelective = R"(
 def checkpoint_attention(model):
     """A checkpoint around the core attention alone (Korthikanti et al. 2022)."""
@@ -264,11 +274,13 @@ void add_checkpoints(const models::Workload& w, TrainingCode& out) {
     out.on_model += "checkpoint_layers_but(model" + names + ")\n";
     return;
   }
-  if (kind == RecomputeKind::block) {
-    out.before_model += kFirstLayers;
-    out.on_model +=
-        fmt::format("checkpoint_first_layers(model, {}, {})\n", w.strategy.recompute.layers,
-                    models::decisions::reentrant_checkpoints(w.strategy) ? "True" : "False");
+  if (models::leaves_layers(kind)) {
+    const bool first = kind == RecomputeKind::block;
+    out.before_model += first ? kFirstLayers : kEveryNth;
+    out.on_model += fmt::format(
+        "{}(model, {}, {})\n", first ? "checkpoint_first_layers" : "checkpoint_every_nth_layer",
+        w.strategy.recompute.layers,
+        models::decisions::reentrant_checkpoints(w.strategy) ? "True" : "False");
     return;
   }
   out.imports.emplace_back("from torch.utils.checkpoint import checkpoint");
@@ -305,6 +317,8 @@ std::vector<std::string> needed_code(const Strategy& s) {
     out.push_back(fmt::format("a checkpoint around every {} layers", s.recompute.layers));
   if (s.recompute.kind == RecomputeKind::block)
     out.push_back(fmt::format("checkpoints around the first {} layers alone", s.recompute.layers));
+  if (s.recompute.kind == RecomputeKind::nth)
+    out.push_back(fmt::format("checkpoints around one in {} layers", s.recompute.layers));
   if (kernel_left(s.attention) != nullptr)
     out.push_back(fmt::format("{} attention", name_of(s.attention)));
   if (s.stack == Stack::pytorch && s.data.zero == 1) out.emplace_back("ZeroRedundancyOptimizer");

@@ -108,8 +108,7 @@ void add_model_notes(const Workload& w, Notes& notes) {
     notes.push_back(
         "FlashAttention of the first generation is PyTorch 2.0's and 2.1's; newer ones "
         "run the second");
-  if (s.recompute.kind != models::RecomputeKind::full &&
-      s.recompute.kind != models::RecomputeKind::block &&
+  if (s.recompute.kind != models::RecomputeKind::full && !models::leaves_layers(s.recompute.kind) &&
       models::decisions::reentrant_checkpoints(s))
     notes.push_back(
         "the plan's checkpoints are reentrant, the code of --to transformers says "

@@ -96,8 +96,9 @@ constexpr bool recomputes_layers(RecomputeKind kind) {
 
 // Whether layer `layer` of the model is in a checkpoint.
 constexpr bool recomputes_layer(const Recompute& recompute, std::int64_t layer) {
-  return recomputes_layers(recompute.kind) &&
-         (recompute.kind != RecomputeKind::block || layer < recompute.layers);
+  if (recompute.kind == RecomputeKind::block) return layer < recompute.layers;
+  if (recompute.kind == RecomputeKind::nth) return (layer + 1) % recompute.layers == 0;
+  return recomputes_layers(recompute.kind);
 }
 
 // Checkpoints are counted anew where a layer is trained differently from the one before it (other

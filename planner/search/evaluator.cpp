@@ -32,7 +32,7 @@ const Space::Prepared& Space::prepared(const Setting& setting) const {
     models::Strategy strategy = with_parts(scope_.base, setting.parts);
     if (forced) strategy.stack = of_transformers();
     // No axis has checkpoints around some layers: who fixes them fixes them for all settings.
-    if (setting.strategy.recompute.kind == models::RecomputeKind::block)
+    if (models::leaves_layers(setting.strategy.recompute.kind))
       strategy.recompute = setting.strategy.recompute;
     else
       strategy.recompute = {forced ? models::RecomputeKind::full : models::RecomputeKind::none};

@@ -42,16 +42,24 @@ TEST_CASE("sqrt covers n layers with k checkpoints of k, k the least that suffic
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::every, 100}, 12) == 12);
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::full, 5}, 12) == 1);
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::block, 5}, 12) == 1);
+  CHECK(decisions::layers_per_checkpoint({RecomputeKind::nth, 5}, 12) == 1);
 }
 
-TEST_CASE("block:N has checkpoints around the first N layers, the others around all or none") {
-  const auto in_checkpoints = [](RecomputeKind kind) {
+// torchtitan counts its layers from 1 (parallelize_llama.py, ptd_checkpoint_wrapper._count).
+TEST_CASE(
+    "block:N has checkpoints around the first N layers, nth:N around every Nth, others around all "
+    "or none") {
+  const auto in_checkpoints = [](RecomputeKind kind, std::int64_t n = 3) {
     std::vector<int> layers;
     for (int layer = 0; layer < 5; ++layer)
-      if (decisions::recomputes_layer({kind, 3}, layer)) layers.push_back(layer);
+      if (decisions::recomputes_layer({kind, n}, layer)) layers.push_back(layer);
     return layers;
   };
   CHECK(in_checkpoints(RecomputeKind::block) == std::vector{0, 1, 2});
+  CHECK(in_checkpoints(RecomputeKind::nth) == std::vector{2});
+  CHECK(in_checkpoints(RecomputeKind::nth, 2) == std::vector{1, 3});
+  CHECK(in_checkpoints(RecomputeKind::nth, 5) == std::vector{4});
+  CHECK(in_checkpoints(RecomputeKind::nth, 1).size() == 5);
   for (const RecomputeKind kind :
        {RecomputeKind::full, RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::ops})
     CHECK(in_checkpoints(kind).size() == 5);

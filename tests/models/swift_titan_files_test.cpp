@@ -162,6 +162,15 @@ filter_fqns = ["output"]
   const auto bare = said(titan("[activation_checkpoint]\nmode = 'full'\n"));
   CHECK(bare.at("micro-batch") == "(8)");
   CHECK(bare.at("seq-len") == "(2048)");
+  const auto selective = [](const std::string& option) {
+    return said(titan("[activation_checkpoint]\nselective_ac_option = " + option + "\n"))
+        .at("recompute");
+  };
+  CHECK(selective("3") == "nth:3");
+  CHECK(selective("'12'") == "nth:12");
+  CHECK(selective("1") == "full");
+  CHECK(selective("'0'") == "full");
+  CHECK(said(titan("[model]\nflavor = '8B'\n")).at("recompute") == "nth:2");
   const auto hybrid = said(titan(R"([activation_checkpoint]
 mode = "none"
 [parallelism]
@@ -187,7 +196,6 @@ TEST_CASE("what of torchtitan is not planned, or is no field of it, is an error"
     CAPTURE(text);
     CHECK(says(no_titan(base + text + "\n"), "model"));
   }
-  CHECK(says(no_titan("[model]\nflavor = '8B'\n"), "selective_ac_option is 2 by default"));
   CHECK(says(no_titan("[activation_checkpoint]\nmode = 'memory_budget'\n"), "mode is"));
   CHECK(no_titan(base + "[trainin]\n", kBad) ==
         "t.toml: unknown section [trainin]; did you mean [training]?");

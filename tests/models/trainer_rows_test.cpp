@@ -327,9 +327,8 @@ TEST_CASE("torchtitan, field by field") {
   CHECK(changed(titan, "[activation_checkpoint]\nmode = 'selective'\nselective_ac_option = 'op'\n",
                 "[activation_checkpoints]\n") ==
         "bad: t: unknown section [activation_checkpoints]; did you mean [activation_checkpoint]?");
-  CHECK(refusal(titan, "[activation_checkpoint]\nselective_ac_option = 3\n") ==
-        "t: [activation_checkpoint]: selective_ac_option is 3: every so many layers is not "
-        "modelled (op is)");
+  CHECK(refusal(titan, "[activation_checkpoint]\nselective_ac_option = -2\n", kBad) ==
+        "t: [activation_checkpoint]: selective_ac_option is -2: op, or a whole number of layers");
   CHECK(key_of(titan("[activation_checkpoint]\nmode = 'full'\n"), "zero") ==
         "parallelism.data_parallel_shard_degree");
 }

@@ -288,17 +288,21 @@ TEST_CASE("modules use parameters forwards, then backwards, and again where they
   CHECK(uses(models::RecomputeKind::full) == joined({forward, loss, layer, back, ends}));
 }
 
-TEST_CASE("of layers of which the first alone is recomputed, the second is used once each way") {
-  Asked asked(3, 3, 2);
-  asked.strategy().recompute = {models::RecomputeKind::block, 1};
-  const std::vector<std::size_t> uses =
-      planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
-                                   asked.question.strategy)
-          .uses;
-  // Twelve parameters from the third on; the second layer's behind them.
-  const auto times = [&](std::size_t parameter) { return std::ranges::count(uses, parameter); };
-  for (std::size_t p = 2; p < 14; ++p) CHECK(times(p) == 3);
-  for (std::size_t p = 14; p < 26; ++p) CHECK(times(p) == 2);
+TEST_CASE("of two layers of which one alone is recomputed, the other is used once each way") {
+  for (const models::Recompute& recompute : {models::Recompute{models::RecomputeKind::block, 1},
+                                             models::Recompute{models::RecomputeKind::nth, 2}}) {
+    Asked asked(3, 3, 2);
+    asked.strategy().recompute = recompute;
+    const std::vector<std::size_t> uses =
+        planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
+                                     asked.question.strategy)
+            .uses;
+    // Twelve parameters from the third on; the second layer's behind them.
+    const auto times = [&](std::size_t parameter) { return std::ranges::count(uses, parameter); };
+    const bool first = recompute.kind == models::RecomputeKind::block;
+    for (std::size_t p = 2; p < 14; ++p) CHECK(times(p) == (first ? 3 : 2));
+    for (std::size_t p = 14; p < 26; ++p) CHECK(times(p) == (first ? 2 : 3));
+  }
 }
 
 TEST_CASE("a trace counts the elements that were used before each of its steps") {

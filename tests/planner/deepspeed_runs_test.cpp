@@ -100,18 +100,26 @@ TEST_CASE("drawn DeepSpeed configurations peak where they were planned to, on an
   CHECK(exact >= 35);
 }
 
-// Checkpoints around the first layers alone, three of them reentrant.
+// Checkpoints around the first layers alone, or around every Nth; some of them reentrant.
 TEST_CASE("drawn DeepSpeed runs with some layers in checkpoints peak where they were planned to") {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/deepspeed_block_draw.json"));
-  for (const json& run : document["runs"]) {
-    CAPTURE(run["case"].get<std::string>());
-    const Planned planned = plan_run(run);
-    const double peak = planned.peak.bytes.real() / run["peak_bytes"].get<double>() - 1;
-    const double resident = planned.peak.resident.real() / run["resident_bytes"].get<double>() - 1;
-    CHECK(std::abs(resident) <= 0.0015);
-    CHECK(std::abs(peak) <= (run["case"] == "block-11-zero2" ? 0.00012 : 2e-7));
+  for (const auto& [file, count] : {std::pair("block", 14), std::pair("nth", 8)}) {
+    const json document = json::parse(
+        std::ifstream(std::string(PLIMSOLL_GOLDEN "/deepspeed_") + file + "_draw.json"));
+    for (const json& run : document["runs"]) {
+      CAPTURE(run["case"].get<std::string>());
+      const Planned planned = plan_run(run);
+      const double peak = planned.peak.bytes.real() / run["peak_bytes"].get<double>() - 1;
+      const double resident =
+          planned.peak.resident.real() / run["resident_bytes"].get<double>() - 1;
+      CHECK(std::abs(resident) <= 0.0015);
+      // Seven layers of ZeRO-2 on three ranks: as much too low where no layer is a checkpoint.
+      const double off = run["case"] == "block-11-zero2" ? 0.00012
+                         : run["case"] == "nth-5-zero2"  ? 0.0041
+                                                         : 2e-7;
+      CHECK(std::abs(peak) <= off);
+    }
+    CHECK(std::ssize(document["runs"]) == count);
   }
-  CHECK(document["runs"].size() == 14);
 }
 
 // What `recommend` leaves room for is the worst but one that was seen here.

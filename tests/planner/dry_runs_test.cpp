@@ -68,6 +68,11 @@ TEST_CASE("so are drawn ones with checkpoints around the first layers alone") {
   check_runs("dry_runs_block_draw.json", {{"block-drawn-9-llama-3.2-1b", "reserved 6.7 %"}}, 15);
 }
 
+// Drawn like those, by another seed; six of torchtitan's own code, two of each release.
+TEST_CASE("so are drawn ones with a checkpoint around every Nth layer") {
+  check_runs("dry_runs_nth_draw.json", {}, 18);
+}
+
 TEST_CASE("so are those of FSDP with parameters on the host, and what is there") {
   // Tiny FSDP1: a segment of 20 MiB of 196 to 246 is missed; the peaks are exact.
   check_runs("dry_runs_offload.json",

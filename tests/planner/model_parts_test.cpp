@@ -75,6 +75,36 @@ TEST_CASE("--recompute block ends a run behind its last layer, in the midst of a
   }
 }
 
+// Of a run's layers either all are checkpoints or none.
+TEST_CASE("--recompute nth makes a run of each checkpoint and of what lies between two") {
+  for (const char* name : {"llama-3.2-1b", "gemma-3-1b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    models::Strategy s;
+    s.recompute.kind = models::RecomputeKind::full;
+    std::vector<planner::LayerPart> layers;
+    for (const planner::LayerRun& run : planner::model_parts(model, s).runs)
+      for (std::int64_t i = 0; i < run.count; ++i) layers.push_back(run.layer(i));
+    for (std::int64_t n = 2; n <= std::ssize(layers); ++n) {
+      CAPTURE(n);
+      s.recompute = {models::RecomputeKind::nth, n};
+      std::int64_t next = 0, checkpoints = 0;
+      for (const planner::LayerRun& run : planner::model_parts(model, s).runs) {
+        CHECK(run.first == next);
+        CHECK(run.count % run.period() == 0);
+        const bool is_checkpoint = (run.first + 1) % n == 0;
+        checkpoints += is_checkpoint;
+        CHECK((is_checkpoint ? run.count == 1 : run.first / n == (run.first + run.count - 1) / n));
+        for (std::int64_t i = 0; i < run.count; ++i)
+          CHECK(run.layer(i) == layers[static_cast<std::size_t>(next++)]);
+      }
+      CHECK(next == std::ssize(layers));
+      CHECK(checkpoints == std::ssize(layers) / n);
+    }
+    s.recompute = {models::RecomputeKind::nth, std::ssize(layers) + 1};
+    CHECK_THROWS_AS((void)planner::model_parts(model, s), Error);
+  }
+}
+
 TEST_CASE("a module that no op reads makes a model unplannable") {
   using models::ModuleKind;
   for (const char* model :

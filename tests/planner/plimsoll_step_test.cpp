@@ -172,7 +172,7 @@ TEST_CASE("full recomputation saves one residual a layer, every:2 one for two la
   CHECK(three - saved(llama(6), s) == Bytes(128 * kTokens));
 }
 
-TEST_CASE("checkpoints around the first layers alone save a residual each, the others all") {
+TEST_CASE("checkpoints around some layers save a residual each, the others all") {
   Strategy s = bf16_strategy();
   const Bytes none = saved(llama(6), s);
   s.recompute.kind = RecomputeKind::full;
@@ -180,6 +180,8 @@ TEST_CASE("checkpoints around the first layers alone save a residual each, the o
   for (std::int64_t n = 1; n <= 6; ++n) {
     s.recompute = {RecomputeKind::block, n};
     CHECK((none - saved(llama(6), s)).value() * 6 == (none - full).value() * n);
+    s.recompute = {RecomputeKind::nth, n};
+    CHECK((none - saved(llama(6), s)).value() * 6 == (none - full).value() * (6 / n));
   }
 }
 

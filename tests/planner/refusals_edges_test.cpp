@@ -151,4 +151,10 @@ TEST_CASE("checkpoints around some layers: of layers that have them, not under F
   CHECK(with(block, [](Refusable& a) {
           shard_by_fsdp(a, 1);
         }).starts_with("--fsdp-version 1 with checkpoints of some layers"));
+  const Change nth = [](Refusable& a) { a.s.recompute = {RecomputeKind::nth, 2}; };
+  CHECK(with(nth, release({4, 52, 0})) == kNothing);
+  CHECK(with(nth, release({4, 51, 3})).starts_with("--recompute nth:2 needs layers that are"));
+  CHECK(with(nth, [](Refusable& a) {
+          shard_by_fsdp(a, 1);
+        }).starts_with("--fsdp-version 1 with checkpoints of some layers"));
 }

@@ -185,7 +185,7 @@ TEST_CASE("recomputation changes no bit") {
           for (const Recompute& recompute :
                {Recompute{RecomputeKind::selective}, Recompute{RecomputeKind::full},
                 Recompute{RecomputeKind::sqrt}, Recompute{RecomputeKind::every, 3},
-                Recompute{RecomputeKind::block, 1}}) {
+                Recompute{RecomputeKind::block, 1}, Recompute{RecomputeKind::nth, 2}}) {
             strategy.recompute = recompute;
             CHECK(run(spec, strategy) == plain);
           }

@@ -6,6 +6,7 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "models/recompute.h"
 #include "models/model_reader.h"
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
@@ -137,14 +138,19 @@ TEST_CASE("checkpoints by the square root are counted with the one that may shar
   CHECK(Space(scope).most_tokens(x, 0_B) == (std::int64_t{1} << 30) / (128 * 8));
 }
 
-// Each space makes its parts once: the layers of --recompute block are split in them.
-TEST_CASE("the search takes checkpoints around the first layers as a plan does") {
+// Each space makes its parts once: the layers of --recompute block and nth are split in them.
+TEST_CASE("the search takes checkpoints around some layers as a plan does") {
   const models::ModelSpec model = deep(16);
   for (const char* adapters : {"full", "lora"})
-    for (const std::int64_t n : {1, 5, 15, 16}) {
-      CAPTURE(n);
+    for (const models::Recompute& recompute : {models::Recompute{models::RecomputeKind::block, 1},
+                                               models::Recompute{models::RecomputeKind::block, 5},
+                                               models::Recompute{models::RecomputeKind::block, 15},
+                                               models::Recompute{models::RecomputeKind::block, 16},
+                                               models::Recompute{models::RecomputeKind::nth, 2},
+                                               models::Recompute{models::RecomputeKind::nth, 7}}) {
+      CAPTURE(models::text_of(recompute));
       Scope scope = scope_of(model, 1, 256, 1_GiB);
-      scope.base.strategy.recompute = {models::RecomputeKind::block, n};
+      scope.base.strategy.recompute = recompute;
       scope.fixed.insert("recompute");
       scope.only["adapters"] = {adapters};
       scope.only["stack"] = {"pytorch"};

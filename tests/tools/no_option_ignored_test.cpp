@@ -6,8 +6,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
+#include "models/recompute.h"
+#include "models/run_names.h"
 #include "reports/plan_json.h"
 #include "tools/cli/plan_source.h"
 #include "tools/cli/refusals.h"
@@ -277,6 +280,23 @@ TEST_CASE("the schema of a plan accepts every name that an option of a few names
     ++compared;
   }
   CHECK(compared >= 8);
+}
+
+TEST_CASE("the schema of a plan accepts what is recomputed, of every kind") {
+  const nlohmann::json schema = nlohmann::json::parse(
+      std::ifstream(std::string(PLIMSOLL_SOURCE_ROOT) + "/reports/schema/plan.schema.json"));
+  const nlohmann::json& strategy = schema["properties"]["workload"]["properties"]["strategy"];
+  const std::regex accepted(
+      (strategy.contains("anyOf") ? strategy["anyOf"][0] : strategy)["properties"]["recompute"]
+          .at("pattern")
+          .get<std::string>());
+  using models::RecomputeKind;
+  for (std::size_t i = 0; i < models::kNamesOf<RecomputeKind>.size(); ++i) {
+    models::Recompute recompute{static_cast<RecomputeKind>(i), 12};
+    if (recompute.kind == RecomputeKind::ops) recompute.kept = {"attention", "mlp.c_proj"};
+    CHECK_MESSAGE(std::regex_match(models::text_of(recompute), accepted),
+                  models::text_of(recompute));
+  }
 }
 
 TEST_CASE("no option is ignored: on each stack and stage it changes the answer or is refused") {

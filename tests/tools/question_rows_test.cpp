@@ -212,11 +212,11 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "--master-weights yes: --precision bf16 on --stack deepspeed keeps none"},
       {"stack=deepspeed precision=bf16 master-weights=no", "accepted"},
       {"use-reentrant=yes",
-       "--use-reentrant yes: is of checkpoints around layers: --recompute full, sqrt, every:K or "
-       "block:N"},
+       "--use-reentrant yes: is of checkpoints around layers: --recompute full, sqrt, every:K, "
+       "block:N or nth:N"},
       {"use-reentrant=yes recompute=selective",
-       "--use-reentrant yes: is of checkpoints around layers: --recompute full, sqrt, every:K or "
-       "block:N"},
+       "--use-reentrant yes: is of checkpoints around layers: --recompute full, sqrt, every:K, "
+       "block:N or nth:N"},
       {"use-reentrant=yes recompute=sqrt", "accepted"},
       {"transformers-version=four",
        "--transformers-version four: must be a release, such as 4.57.1"},

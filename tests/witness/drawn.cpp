@@ -32,10 +32,11 @@ class Draw {
     trained();
     models::Strategy& s = c_.strategy;
     s.recompute = {one_of({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
-                           RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::block}),
+                           RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::block,
+                           RecomputeKind::nth}),
                    between(1, 4)};
     // One layer has no second to be a checkpoint: both refuse that.
-    if (s.recompute.kind == RecomputeKind::block) s.recompute.layers = 1 + s.recompute.layers % 2;
+    if (models::leaves_layers(s.recompute.kind)) s.recompute.layers = 1 + s.recompute.layers % 2;
     make_again_one_by_one(c_.model, s.recompute);
     s.attention =
         one_of({models::Attention::flash, models::Attention::eager, models::Attention::math});

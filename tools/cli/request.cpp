@@ -281,7 +281,7 @@ Strategy strategy_from(const Options& options) {
         ErrorKind::bad_input, "--fsdp-activation-checkpointing yes: with --recompute full alone");
   set_parsed(options, "use-reentrant", yes_or_no, s.use_reentrant);
   require(options, "use-reentrant", models::decisions::recomputes_layers(s.recompute.kind),
-          "is of checkpoints around layers: --recompute full, sqrt, every:K or block:N");
+          "is of checkpoints around layers: --recompute full, sqrt, every:K, block:N or nth:N");
   set_choice(options, "attention", s.attention);
   set_choice(options, "loss", s.loss);
   s.rows = rows_from(options);

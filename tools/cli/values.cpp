@@ -181,20 +181,24 @@ models::Recompute recompute_value(std::string_view option, std::string_view text
     refuse_value(option, text, "must be uniform:N with a whole number N of layers, at least 1");
   if (text.starts_with("block:"))
     refuse_value(option, text, "must be block:N with a whole number N of layers, at least 1");
+  if (text.starts_with("nth:"))
+    refuse_value(option, text, "must be nth:N with a whole number N of layers, at least 1");
   if (text.starts_with("ops:"))
     refuse_value(
         option, text,
         "must be ops: and names of what is kept, as in ops:attention+q_proj, each once; or "
         "ops:torchtitan");
-  constexpr std::array<std::string_view, 9> names{"none",          "selective", "full",
-                                                  "sqrt",          "every:K",   "block:N",
-                                                  "ops:NAME+NAME", "fit",       "budget:SIZE"};
+  constexpr std::array<std::string_view, 10> names{
+      "none",    "selective", "full",          "sqrt", "every:K",
+      "block:N", "nth:N",     "ops:NAME+NAME", "fit",  "budget:SIZE"};
   switch (name_index(option, text, names)) {
     case 4:
       refuse_value(option, text, "K is a number of layers, as in every:2");
     case 5:
       refuse_value(option, text, "N is how many of the first layers, as in block:12");
     case 6:
+      refuse_value(option, text, "every Nth layer is a checkpoint, as in nth:2");
+    case 7:
       refuse_value(option, text, "NAME is of what is kept, as in ops:attention+q_proj");
     default:
       refuse_value(option, text, "SIZE is a peak, as in budget:40GiB");

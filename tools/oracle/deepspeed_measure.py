@@ -4,6 +4,7 @@
   deepspeed_measure.py --out tests/golden/deepspeed_runs.json [--only TEXT]
   deepspeed_measure.py --cases deepspeed_draw.json --out tests/golden/deepspeed_draw.json
   deepspeed_measure.py --cases deepspeed_block_draw.json --out tests/golden/deepspeed_block_draw.json
+  deepspeed_measure.py --cases deepspeed_nth_draw.json --out tests/golden/deepspeed_nth_draw.json
   deepspeed_measure.py --cases deepspeed_liger_cases.json --out tests/golden/deepspeed_liger.json
   deepspeed_measure.py --cases deepspeed_round_robin_cases.json --out tests/golden/deepspeed_round_robin.json
   deepspeed_measure.py --cases deepspeed_bucket_cases.json --out tests/golden/deepspeed_buckets.json

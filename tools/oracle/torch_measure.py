@@ -234,9 +234,9 @@ def recompute_interval(kind):
     if kind in ("none", "selective", "full", "sqrt", *other_code.CHECKPOINTS):
         return {"full": 1, "sqrt": None}.get(kind, 0)
     name, _, count = kind.partition(":") if isinstance(kind, str) else ("", "", "")
-    if name in ("every", "block") and count.isdigit() and int(count):
+    if name in ("every", "block", "nth") and count.isdigit() and int(count):
         return int(count) if name == "every" else 1
-    raise BadInput(f"strategy.recompute: {kind!r} is not none, selective, full, sqrt, every:K or block:N")
+    raise BadInput(f"strategy.recompute: {kind!r} is not none, selective, full, sqrt, every:K, block:N or nth:N")
 
 
 def fingerprint(workload):
@@ -411,24 +411,25 @@ class LayerGroup:
             setattr(parent, path.rpartition(".")[2], torch.nn.ModuleList(groups))
 
 
-def keep_layers_behind(model, count):
-    """Of a model whose layers are checkpoints: only the first `count` of them stay so."""
+def keep_some_checkpoints(model, kind):
+    """Of a model whose layers are checkpoints: the first N alone stay so (block:N), or every Nth (nth:N)."""
+    name, count = kind.split(":")[0], int(kind.split(":")[1])
     for _, layers in layer_lists(model):
         if count > len(layers) or not all(hasattr(layer, "gradient_checkpointing") for layer in layers):
-            raise BadInput(f"strategy.recompute: block:{count} of layers that are not checkpoints by themselves")
-        for layer in list(layers)[count:]:
-            layer.gradient_checkpointing = False
+            raise BadInput(f"strategy.recompute: {kind} of layers that are not checkpoints by themselves")
+        for number, layer in enumerate(layers, 1):
+            layer.gradient_checkpointing = number <= count if name == "block" else number % count == 0
 
 
 def select_recompute(model, kind, options):
     interval = recompute_interval(kind)
     if kind == "none":
         return
-    if kind == "full" or kind.startswith("block:"):
+    if kind == "full" or kind.startswith(("block:", "nth:")):
         # None: under FSDP1 it matters which kind a release takes of itself: reentrant until 5.0.
         model.gradient_checkpointing_enable(options)
         if kind != "full":
-            keep_layers_behind(model, int(kind[6:]))
+            keep_some_checkpoints(model, kind)
     elif kind == "selective":
         kept_ops.checkpoint_core_attention(model, BadInput)
     elif names := kept_ops.names_of(kind, BadInput):

@@ -25,8 +25,7 @@ DIVIDED = ("torchtitan@2024-12", "torchtitan@0.2.2")
 UNUSED = ("blobfile", "datasets", "tensorboard", "tiktoken", "tomli", "torchao", "torchdata", "wandb")
 
 
-# strategy.recompute that torchtitan alone has: by op, every second layer.
-CHECKPOINTS = ("ops:torchtitan", "layers:2")
+CHECKPOINTS = ("ops:torchtitan",)  # strategy.recompute that torchtitan alone has
 
 
 class Absent(types.ModuleType):
@@ -61,7 +60,7 @@ def check(workload, error):
         if strategy["recompute"] in CHECKPOINTS:
             raise error(f"strategy.recompute: {strategy['recompute']!r} is of stack.model_code")
         return
-    if strategy["recompute"] not in ("none", "full", *CHECKPOINTS):
+    if strategy["recompute"] not in ("none", "full", *CHECKPOINTS) and not strategy["recompute"].startswith("nth:"):
         raise error(f"strategy.recompute: torchtitan has no {strategy['recompute']!r}")
     if workload["stack"]["compile"] in (True, "model"):
         raise error("stack.compile: torchtitan compiles each block")

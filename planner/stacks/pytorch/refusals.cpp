@@ -52,7 +52,7 @@ void refuse_fsdp1(const models::Strategy& s) {
   refuse_if(!mesh_of(s).shards(), "of one rank (NO_SHARD)");
   refuse_if(!s.freeze.empty() || !s.train.empty(), "with --freeze or --train");
   refuse_if(models::groups_layers(s.recompute.kind), "with checkpoints of several layers");
-  refuse_if(s.recompute.kind == models::RecomputeKind::block, "with checkpoints of some layers");
+  refuse_if(models::leaves_layers(s.recompute.kind), "with checkpoints of some layers");
   const bool plain = s.optimizer == models::Optimizer::adamw ||
                      s.optimizer == models::Optimizer::sgd ||
                      s.optimizer == models::Optimizer::momentum;
@@ -91,8 +91,8 @@ void refuse_kept_ops(const models::ModelSpec& model, const models::Strategy& s) 
             "is not modelled yet for models with experts");
 }
 
-void refuse_first_layers(const models::Strategy& s) {
-  if (s.recompute.kind != models::RecomputeKind::block) return;
+void refuse_some_layers(const models::Strategy& s) {
+  if (!models::leaves_layers(s.recompute.kind)) return;
   const auto refuse_if = [&](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported,
           [&] { return "--recompute " + text_of(s.recompute) + " " + what; });
@@ -292,7 +292,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_loops(model, s, batch);
   refuse_code(model, s, batch);
   refuse_kept_ops(model, s);
-  refuse_first_layers(s);
+  refuse_some_layers(s);
   refuse_compiled(model, s, batch);
   refuse_optimizer(s);
   refuse_adapters(model, s);

@@ -46,8 +46,9 @@ void refuse_torchtitan(const models::Strategy& s, const models::Batch& batch) {
   refuse_if(batch.grad_accum > 1,
             "with --grad-accum is not modelled yet: it reduces every micro-step");
   refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
+                s.recompute.kind != RecomputeKind::nth &&
                 !models::keeps_torchtitan_ops(s.recompute),
-            "is modelled with --recompute none, full or ops:torchtitan");
+            "is modelled with --recompute none, full, nth:N or ops:torchtitan");
   if (s.tp == 1) return;
   refuse_if(s.code == models::ModelCode::torchtitan_2024_03,
             "with --tp is not modelled (torchtitan@2024-12 and torchtitan@0.2.2 are)");
