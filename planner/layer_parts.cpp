@@ -7,7 +7,6 @@
 
 namespace plimsoll::planner {
 
-using models::IndexRange;
 using models::ParameterRow;
 using models::decisions::layer_module;
 using models::decisions::parameter_name;

@@ -103,7 +103,7 @@ class Loader {
 
  private:
   static constexpr std::int64_t kStateText = 180;  // quant_state.bitsandbytes__nf4, at most a block
-  static constexpr std::int64_t kRowsAtOnce = 32768 * 1024;
+  static constexpr std::int64_t kRowsAtOnce = std::int64_t{32768} * 1024;
 
   // Half of each byte as an index: in 8 bits, in 32, and in 64 for the kernel that reads the table.
   void look_up(Count values) {

@@ -86,6 +86,8 @@ class FreeBlocks {
   static unsigned class_of(std::int64_t size) {
     const auto last = static_cast<std::uint64_t>(size - 1);
     const auto power = static_cast<unsigned>(std::bit_width(last)) - 1;
+    // No size is below 512: power is at least 8.
+    // NOLINTNEXTLINE(clang-analyzer-core.UndefinedBinaryOperatorResult)
     return (power - 8) * kPerLevel + static_cast<unsigned>(last >> (power - 4)) % kPerLevel;
   }
   Handle first_beyond(unsigned list) const {
