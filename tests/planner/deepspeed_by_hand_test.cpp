@@ -1,72 +1,22 @@
 // DeepSpeed's engine with a model of 16 small parameters, counted by hand: what it sends and when,
-// what its steps move, in which order modules use parameters, and what its plans say of it.
+// what its steps move, and what its layout and buffers come to.
 #include <doctest/doctest.h>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "models/gpu_catalog.h"
 #include "models/model_reader.h"
-#include "planner/plan.h"
-#include "planner/program/work.h"
 #include "planner/stacks/deepspeed/nvme.h"
-#include "planner/stacks/deepspeed/stack.h"
-#include "planner/stacks/deepspeed/trace.h"
-#include "planner/stacks/stack_info.h"
-#include "planner/time/compute_time.h"
+#include "tests/planner/deepspeed_tiny.h"
 
 using namespace plimsoll;
 using models::OptimizerImpl;
 using models::Precision;
 using planner::Message;
 using planner::deepspeed::FlatLayout;
+using tests::Asked;
 
 namespace {
-
-// In the order of their registration: wte 88, wpe 32; a layer of 872: ln_1 8, 8; c_attn 192, 24;
-// c_proj 64, 8; ln_2 8, 8; c_fc 256, 32; c_proj 256, 8; ln_f 8, 8. The head is wte.
-struct Asked {
-  models::ModelSpec model;
-  planner::Question question;
-
-  explicit Asked(int zero, std::int64_t gpus = 3, int layers = 1)
-      : model(
-            models::read_model(R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_positions": 4,
-          "vocab_size": 11, "n_layer": )" +
-                                   std::to_string(layers) + "}",
-                               "tiny", "tiny", {})) {
-    question.model = &model;
-    question.cluster.gpu = models::find_gpu("h100");
-    question.remedies = false;
-    question.detail = planner::Detail::none;
-    strategy().stack = models::Stack::deepspeed;
-    strategy().gpus = gpus;
-    strategy().data.zero = zero;
-    strategy().precision = Precision::fp32;
-    question.batch = {.seq_len = 4, .micro_batch = 1, .grad_accum = 1};
-  }
-  models::Strategy& strategy() { return question.strategy; }
-  models::DeepSpeedOptions& options() { return strategy().data.deepspeed; }
-  planner::ModelParts parts() const { return planner::model_parts(model, question.strategy); }
-  planner::deepspeed::Engine engine() const {
-    return planner::deepspeed::engine_of(question.strategy);
-  }
-  FlatLayout layout() const { return {parts(), engine()}; }
-  planner::Messages messages() const {
-    planner::Messages out;
-    planner::deepspeed::write_messages(parts(), question.strategy, out);
-    return out;
-  }
-  // Bytes that the step of so many parameters moves, each.
-  double step_moves(double elements) const {
-    models::StepProgram program;
-    planner::Works works;
-    planner::stack_info(models::Stack::deepspeed)
-        .write_optimizer(parts(), question.strategy, program, works);
-    return planner::optimizer_work(program, works).moved / elements;
-  }
-};
 
 std::string text(const Message& m) {
   using Kind = Message::Kind;
@@ -260,65 +210,4 @@ TEST_CASE("buffers for files are refused only where there are files") {
       Error);
   asked.options().nvme.optimizer_buffer_count = 1;
   CHECK_NOTHROW(planner::deepspeed::refuse_buffers(asked.layout(), asked.engine()));
-}
-
-// Parameters by their place; the head's weight is the table's. A layer's modules with parameters
-// are its six, in order; a layer that is run again is used once more when its last module, the
-// MLP's dropout, has begun to go back.
-TEST_CASE("modules use parameters forwards, then backwards, and again where they are recomputed") {
-  const auto uses = [](models::RecomputeKind kind) {
-    Asked asked(3);
-    asked.strategy().recompute.kind = kind;
-    return planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
-                                        asked.question.strategy)
-        .uses;
-  };
-  using Uses = std::vector<std::size_t>;
-  Uses forward(16);
-  std::iota(forward.begin(), forward.end(), 0);
-  const Uses layer(forward.begin() + 2, forward.begin() + 14);
-  const Uses back = {12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3}, ends = {1, 0};
-  const auto joined = [](std::initializer_list<Uses> all) {
-    Uses out;
-    for (const Uses& one : all) out.insert(out.end(), one.begin(), one.end());
-    return out;
-  };
-  const Uses loss = {0, 0, 14, 15};  // the head, forwards and backwards, and the last norm
-  CHECK(uses(models::RecomputeKind::none) == joined({forward, loss, back, ends}));
-  CHECK(uses(models::RecomputeKind::full) == joined({forward, loss, layer, back, ends}));
-}
-
-TEST_CASE("of layers of which the first alone is recomputed, the second is used once each way") {
-  Asked asked(3, 3, 2);
-  asked.strategy().recompute = {models::RecomputeKind::block, 1};
-  const std::vector<std::size_t> uses =
-      planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
-                                   asked.question.strategy)
-          .uses;
-  // Twelve parameters from the third on; the second layer's behind them.
-  const auto times = [&](std::size_t parameter) { return std::ranges::count(uses, parameter); };
-  for (std::size_t p = 2; p < 14; ++p) CHECK(times(p) == 3);
-  for (std::size_t p = 14; p < 26; ++p) CHECK(times(p) == 2);
-}
-
-TEST_CASE("a trace counts the elements that were used before each of its steps") {
-  Asked asked(3);
-  const planner::deepspeed::Trace trace = planner::deepspeed::trace_of(
-      asked.parts(), asked.layout(), asked.engine(), asked.question.strategy);
-  std::int64_t before = 0;
-  std::size_t next = 0;
-  for (std::size_t s = 0; s < trace.steps.size(); ++s) {
-    const planner::deepspeed::TraceStep& step = trace.steps[s];
-    CHECK(step.before == before);
-    CHECK(step.begin == next);
-    CHECK(step.last >= s);
-    for (; next < step.end; ++next) {
-      CHECK(trace.step_of[next] == static_cast<std::int64_t>(s));
-      before += trace.parameters[trace.uses[next]].elements;
-    }
-  }
-  CHECK(next == trace.uses.size());
-  CHECK(before == 1008 + 88 + 88 + 1008);
-  for (const planner::deepspeed::Held& held : trace.parameters)
-    CHECK(held.padded == Bytes((held.elements + 2) / 3 * 3 * 4));
 }
