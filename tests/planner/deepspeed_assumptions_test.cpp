@@ -145,6 +145,12 @@ TEST_CASE("DeepSpeed's own estimate stands beside the plan's states where it is 
   const auto partly = [](Strategy& s) { s.freeze = {"*"}, s.train = {"*ln_f*"}; };
   CHECK(said(2, own, plain) == std::to_string(2 * 1008 + 18 * 1008 / 3) + " derived");
   CHECK(said(3, own, plain) == std::to_string(4 * (256 + 32) + 18 * 1008 / 3) + " derived");
+  Asked large(3);  // whose table of 100 rows is the largest: 800 of 1,720
+  large.model = models::read_model(
+      R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_positions": 4, "vocab_size": 100,
+          "n_layer": 1})",
+      "tiny", "tiny", {});
+  CHECK(said_by(large, own) == std::to_string(4 * 800 + 18 * 1720 / 3) + " derived");
   for (const int zero : {0, 1}) {
     CHECK(said(zero, own, plain).empty());
     CHECK(said(zero, planned, plain).empty());

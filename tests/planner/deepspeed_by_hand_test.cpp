@@ -181,6 +181,36 @@ TEST_CASE("stage 1 copies a bucket of several ranks where gradients have given r
   CHECK(scratch("zero.reduce_gradients") == 0_B);
 }
 
+// On three ranks, partitions of 336, a bucket of 300: from the end 8 8 8 256, all rank 2's; 32 256
+// 8 of ranks 1 and 2; 8 8 64 24 192 of ranks 0 and 1; 8 8 32 88 of rank 0, at the end. What several
+// ranks own is copied, 296 values each time. With the states on the host a norm in fp64 is taken of
+// the largest part that the rank owns, two values for each, once the copy is gone: rank 0's are 192
+// and at the end 88; rank 1's 232 of c_fc and 64; rank 2's 256, and 32 of 296.
+TEST_CASE("beside a bucket lies its copy, or the norm of the largest part that goes to the host") {
+  const auto beside = [](std::int64_t rank, bool offload) {
+    Asked asked(2);
+    asked.options().reduce_bucket_size = 300;
+    asked.strategy().offload.optimizer = offload;
+    planner::pytorch::Rules rules;
+    rules.granularity = 1;
+    planner::StackStep step{.rank = rank};
+    planner::deepspeed::write_step(asked.question, asked.parts(), rules, step);
+    std::vector<std::int64_t> values;
+    for (const models::TensorDecl& tensor : step.program.tensors)
+      if (std::string_view(tensor.name) == "zero.reduce_copy" && tensor.bytes > Bytes(1))
+        values.push_back(tensor.bytes.value() / 4);
+    for (const models::Op& op : step.program.ops)
+      if (std::string_view(op.name) == "zero.reduce" && op.scratch > Bytes(0))
+        values.push_back(op.scratch.value() / 4);
+    return values;
+  };
+  using Values = std::vector<std::int64_t>;
+  for (const std::int64_t rank : {0, 1, 2}) CHECK(beside(rank, false) == Values{296, 296});
+  CHECK(beside(0, true) == Values{296, 384, 176});
+  CHECK(beside(1, true) == Values{464, 296});
+  CHECK(beside(2, true) == Values{512, 296, 296});
+}
+
 // stage3.py, _create_fp16_partitions_with_defragmentation: the first of the largest sub-groups. On
 // 300,000 ranks each has one element of each parameter: the table's 4,096 · 64 are 512 KiB.
 TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""In which order the modules of a model pass DeepSpeed's hooks in one step under ZeRO-3.
+"""In which order the modules of a model pass DeepSpeed's hooks in one step under ZeRO-3, and what they gather.
 
   deepspeed_modules.py --out tests/golden/deepspeed_modules.json [--only TEXT]
 
@@ -7,7 +7,8 @@ Each case of deepspeed_module_cases.json runs three steps of the real engine as 
 does. Recorded are the calls of fetch_sub_module in the third: in the forward, then from the first of
 a backward on; each with the numbers of the module's own parameters (as named_parameters() counts
 them), the layer that it is of or -1, and how many calls come before the module is released, or -1 where
-it never is.
+it never is; and what is gathered together: behind how many calls, ahead of the module that needs it or
+not, and the numbers of the parameters.
 """
 
 import argparse
@@ -22,7 +23,7 @@ LAYER = re.compile(r"(?:^|\.)(?:layers?|h)\.(\d+)(?:$|\.)")
 
 
 def watched(coordinator, log):
-    """Notes who is fetched and released, of one step."""
+    """Notes who is fetched and released, and what is gathered then."""
     from deepspeed.runtime.zero import partitioned_param_coordinator as module
     fetch, release = coordinator.fetch_sub_module, coordinator.release_sub_module
 
@@ -35,14 +36,28 @@ def watched(coordinator, log):
         log.append(["release", of, []])
         return release(self, of, forward)
 
+    name = "_PartitionedParameterCoordinator__all_gather_params_"
+    gather = getattr(coordinator, name)
+
+    def gathers(self, params, forward, quantize=False):
+        missing = [p for p in params if p.ds_status == module.ZeroParamStatus.NOT_AVAILABLE]
+        if missing:
+            log.append(["gather", None, missing])
+        return gather(self, params, forward, quantize)
+
     coordinator.fetch_sub_module, coordinator.release_sub_module = fetches, releases
+    setattr(coordinator, name, gathers)
 
 
 def told(log, names, numbers):
-    """The calls: [pass, parameters, layer, calls inside]. What runs again within its own backward is
-    released before that."""
-    out, backward, opened = [], False, {}
+    """The calls: [pass, parameters, layer, calls inside]; the gathers: [calls before, whether ahead,
+    parameters]. What runs again within its own backward is released before that."""
+    out, backward, opened, gathers = [], False, {}, []
     for what, of, own in log:
+        if what == "gather":
+            parameters = [numbers[id(p)] for p in own]
+            gathers.append([len(out), not set(parameters) <= set(out[-1][1]), parameters])
+            continue
         if what == "release":
             if opened.get(id(of)):
                 begun = opened[id(of)].pop()
@@ -53,7 +68,7 @@ def told(log, names, numbers):
         opened.setdefault(id(of), []).append(len(out))
         out.append(["backward" if backward else "forward", [numbers[id(p)] for p in own],
                     int(layer.group(1)) if layer else -1, -1])
-    return out
+    return out, gathers
 
 
 def run_here(case):
@@ -72,9 +87,11 @@ def run_here(case):
     model = steps.engine.module
     names = {id(of): name for name, of in model.named_modules()}
     numbers = {id(p): i for i, p in enumerate(model.parameters())}
+    steps, gathers = told(log, names, numbers)
     return {"case": case["name"], "workload": case["workload"],
             "parameters": [p.ds_numel for p in model.parameters()],
-            "steps": told(log, names, numbers),
+            "bytes": [p.dtype.itemsize for p in model.parameters()],
+            "steps": steps, "gathers": gathers,
             "versions": {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
                          "transformers": transformers.__version__}}
 
