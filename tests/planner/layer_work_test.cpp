@@ -21,6 +21,12 @@ constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 64, "vo
   "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
   "num_key_value_heads": 1, "max_position_embeddings": 512})";
 
+constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2,
+  "vocab_size": 1000, "n_positions": 128, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})";
+constexpr const char* kQwen3 = R"({"model_type": "qwen3", "hidden_size": 64, "vocab_size": 1000,
+  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512})";
+
 // Bytes of the first op with that name.
 double moved(const Written& step, const std::string& name, Phase phase) {
   for (std::size_t i = 0; i < step.program.ops.size(); ++i) {
@@ -109,13 +115,7 @@ TEST_CASE("Liger's kernels read what they turn and the tables, and write in plac
 
 // trl's OffloadActivations copies beside the kernels.
 TEST_CASE("activations that are offloaded leave every kernel of the forward what it was") {
-  for (const char* const config :
-       {kLlama,
-        R"({"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "vocab_size": 1000,
-            "n_positions": 128, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})",
-        R"({"model_type": "qwen3", "hidden_size": 64, "vocab_size": 1000, "intermediate_size": 96,
-            "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-            "head_dim": 32, "max_position_embeddings": 512})"})
+  for (const char* const config : {kLlama, kGpt2, kQwen3})
     for (const models::Precision precision :
          {models::Precision::bf16, models::Precision::bf16_mixed, models::Precision::fp32}) {
       Strategy s;
