@@ -227,6 +227,30 @@ TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {
   CHECK(layout.shards().sub_group_uncut == 512_KiB);
 }
 
+// stage3.py, partition_grads: a part read back, and for the norm 250 million of its elements at a
+// time in fp64; then its cast, which waits for the others'. Counted in the gradients' elements: of
+// 16-bit ones fp64 takes four and a cast two; of fp32 ones fp64 two, and they are not cast.
+TEST_CASE("a bucket's gradients on their way to files: the norm of one, beside the others' casts") {
+  planner::deepspeed::OnTheWay narrow(DType::bf16, DType::fp32), wide(DType::fp32, DType::fp32);
+  CHECK(narrow.most() == 0);
+  narrow.add(10);
+  CHECK(narrow.most() == 10 + 4 * 10);
+  narrow.add(20);  // leaves first
+  CHECK(narrow.most() == 20 + 4 * 20);
+  narrow.add(5);
+  CHECK(narrow.most() == 2 * 5 + 20 + 4 * 20);
+  CHECK(narrow.staying() == 2 * (10 + 20 + 5));  // less than 1 MiB each
+  constexpr std::int64_t million = 1'000'000;
+  wide.add(600 * million);
+  CHECK(wide.most() == (600 + 2 * 250) * million);
+  CHECK(wide.staying() == 0);  // 2.4 GB, whole multiples of 1 KiB
+  wide.clear();
+  CHECK(wide.most() == 0);
+  narrow.clear();
+  narrow.add(900 * million);
+  CHECK(narrow.most() == (2 * 900 + 900) * million);  // its cast beside it, more than its norm
+}
+
 TEST_CASE("buffers for files are refused only where there are files") {
   Asked asked(3);
   asked.strategy().offload.optimizer = asked.strategy().offload.params = true;
