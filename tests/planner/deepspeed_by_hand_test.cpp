@@ -211,6 +211,25 @@ TEST_CASE("beside a bucket lies its copy, or the norm of the largest part that g
   CHECK(beside(2, true) == Values{512, 296, 296});
 }
 
+// Seven layers of 872 behind 120, before 16. A bucket of 1,760 takes the end and two layers
+// exactly: it is reduced in the third from the end; the next one, of two layers and the 8 of a
+// bias, in the fifth. Both are rank 2's, whose 2,080 begin in the fifth. With an element less the
+// first is reduced before the second layer's last gradient, and the next holds 8 more.
+TEST_CASE("layers in which the first buckets are reduced stand in runs of their own") {
+  const auto runs = [](std::int64_t bucket) {
+    Asked asked(2, 3, 7);
+    asked.options().reduce_bucket_size = bucket;
+    planner::StackStep step;
+    planner::deepspeed::write_step(asked.question, asked.parts(), {}, step);
+    std::vector<std::int64_t> layers;
+    for (const models::Group& group : step.program.groups) layers.push_back(group.count);
+    return layers;
+  };
+  using Layers = std::vector<std::int64_t>;
+  CHECK(runs(1760) == Layers{2, 1, 1, 1, 2});
+  CHECK(runs(1759) == Layers{2, 1, 2, 1, 1});
+}
+
 // stage3.py, _create_fp16_partitions_with_defragmentation: the first of the largest sub-groups. On
 // 300,000 ranks each has one element of each parameter: the table's 4,096 · 64 are 512 KiB.
 TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {
