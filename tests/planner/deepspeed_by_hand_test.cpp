@@ -84,6 +84,8 @@ TEST_CASE("stage 2 reduces as gradients come, with every micro-batch") {
   asked.strategy().data.zero = 1;
   CHECK(texts(asked.messages()).front() ==
         "all-reduce 1 x 280 layer reduction last beside a layer");
+  for (const Message& m : asked.messages())  // of any layer, where it is of one
+    CHECK((m.layer == Message::kAnyLayer) == (m.part == Message::Part::layer));
   // Of the tail alone where the bucket is as small: 8, 8, then c_proj's bias with its weight.
   asked.strategy().data.zero = 2;
   asked.options().reduce_bucket_size = 8;
