@@ -102,6 +102,16 @@ TEST_CASE("which kernel runs behind SDPA follows from the card, and is said") {
   CHECK(on("t4", Precision::fp16_mixed) == "\"efficient\" derived");
   CHECK(on("t4", Precision::bf16_mixed) == "\"math\" derived");
   CHECK(on("t4", Precision::bf16) == "\"math\" derived");
+  // One key in front of a sequence's own is enough for a mask; a prompt is of the sequence.
+  const auto learned = [&](models::AdapterKind kind, const char* gpu) {
+    return assumed(what, [=](Asked& a) {
+      a.model = kWide, a.gpu = gpu;
+      a.s.lora = Lora{.kind = kind, .virtual_tokens = 1};
+    });
+  };
+  CHECK(learned(models::AdapterKind::prefix_tuning, "a100-80gb") == "\"efficient\" derived");
+  CHECK(learned(models::AdapterKind::prompt_tuning, "a100-80gb") == "\"flash\" derived");
+  CHECK(learned(models::AdapterKind::prefix_tuning, "h100") == "\"cudnn\" calibrated");
   for (const Attention other : {Attention::eager, Attention::flash_2})
     CHECK(assumed(what, [=](Asked& a) { a.s.attention = other; }).empty());
   CHECK(assumed("kernel of attention", [](Asked& a) { a.s.attention = Attention::flash_2; }) ==

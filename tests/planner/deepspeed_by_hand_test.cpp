@@ -1,72 +1,22 @@
 // DeepSpeed's engine with a model of 16 small parameters, counted by hand: what it sends and when,
-// what its steps move, in which order modules use parameters, and what its plans say of it.
+// what its steps move, and what its layout and buffers come to.
 #include <doctest/doctest.h>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "models/gpu_catalog.h"
 #include "models/model_reader.h"
-#include "planner/plan.h"
-#include "planner/program/work.h"
 #include "planner/stacks/deepspeed/nvme.h"
-#include "planner/stacks/deepspeed/stack.h"
-#include "planner/stacks/deepspeed/trace.h"
-#include "planner/stacks/stack_info.h"
-#include "planner/time/compute_time.h"
+#include "tests/planner/deepspeed_tiny.h"
 
 using namespace plimsoll;
 using models::OptimizerImpl;
 using models::Precision;
 using planner::Message;
 using planner::deepspeed::FlatLayout;
+using tests::Asked;
 
 namespace {
-
-// In the order of their registration: wte 88, wpe 32; a layer of 872: ln_1 8, 8; c_attn 192, 24;
-// c_proj 64, 8; ln_2 8, 8; c_fc 256, 32; c_proj 256, 8; ln_f 8, 8. The head is wte.
-struct Asked {
-  models::ModelSpec model;
-  planner::Question question;
-
-  explicit Asked(int zero, std::int64_t gpus = 3, int layers = 1)
-      : model(
-            models::read_model(R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_positions": 4,
-          "vocab_size": 11, "n_layer": )" +
-                                   std::to_string(layers) + "}",
-                               "tiny", "tiny", {})) {
-    question.model = &model;
-    question.cluster.gpu = models::find_gpu("h100");
-    question.remedies = false;
-    question.detail = planner::Detail::none;
-    strategy().stack = models::Stack::deepspeed;
-    strategy().gpus = gpus;
-    strategy().data.zero = zero;
-    strategy().precision = Precision::fp32;
-    question.batch = {.seq_len = 4, .micro_batch = 1, .grad_accum = 1};
-  }
-  models::Strategy& strategy() { return question.strategy; }
-  models::DeepSpeedOptions& options() { return strategy().data.deepspeed; }
-  planner::ModelParts parts() const { return planner::model_parts(model, question.strategy); }
-  planner::deepspeed::Engine engine() const {
-    return planner::deepspeed::engine_of(question.strategy);
-  }
-  FlatLayout layout() const { return {parts(), engine()}; }
-  planner::Messages messages() const {
-    planner::Messages out;
-    planner::deepspeed::write_messages(parts(), question.strategy, out);
-    return out;
-  }
-  // Bytes that the step of so many parameters moves, each.
-  double step_moves(double elements) const {
-    models::StepProgram program;
-    planner::Works works;
-    planner::stack_info(models::Stack::deepspeed)
-        .write_optimizer(parts(), question.strategy, program, works);
-    return planner::optimizer_work(program, works).moved / elements;
-  }
-};
 
 std::string text(const Message& m) {
   using Kind = Message::Kind;
@@ -134,6 +84,8 @@ TEST_CASE("stage 2 reduces as gradients come, with every micro-batch") {
   asked.strategy().data.zero = 1;
   CHECK(texts(asked.messages()).front() ==
         "all-reduce 1 x 280 layer reduction last beside a layer");
+  for (const Message& m : asked.messages())  // of any layer, where it is of one
+    CHECK((m.layer == Message::kAnyLayer) == (m.part == Message::Part::layer));
   // Of the tail alone where the bucket is as small: 8, 8, then c_proj's bias with its weight.
   asked.strategy().data.zero = 2;
   asked.options().reduce_bucket_size = 8;
@@ -231,6 +183,55 @@ TEST_CASE("stage 1 copies a bucket of several ranks where gradients have given r
   CHECK(scratch("zero.reduce_gradients") == 0_B);
 }
 
+// On three ranks, partitions of 336, a bucket of 300: from the end 8 8 8 256, all rank 2's; 32 256
+// 8 of ranks 1 and 2; 8 8 64 24 192 of ranks 0 and 1; 8 8 32 88 of rank 0, at the end. What several
+// ranks own is copied, 296 values each time. With the states on the host a norm in fp64 is taken of
+// the largest part that the rank owns, two values for each, once the copy is gone: rank 0's are 192
+// and at the end 88; rank 1's 232 of c_fc and 64; rank 2's 256, and 32 of 296.
+TEST_CASE("beside a bucket lies its copy, or the norm of the largest part that goes to the host") {
+  const auto beside = [](std::int64_t rank, bool offload) {
+    Asked asked(2);
+    asked.options().reduce_bucket_size = 300;
+    asked.strategy().offload.optimizer = offload;
+    planner::pytorch::Rules rules;
+    rules.granularity = 1;
+    planner::StackStep step{.rank = rank};
+    planner::deepspeed::write_step(asked.question, asked.parts(), rules, step);
+    std::vector<std::int64_t> values;
+    for (const models::TensorDecl& tensor : step.program.tensors)
+      if (std::string_view(tensor.name) == "zero.reduce_copy" && tensor.bytes > Bytes(1))
+        values.push_back(tensor.bytes.value() / 4);
+    for (const models::Op& op : step.program.ops)
+      if (std::string_view(op.name) == "zero.reduce" && op.scratch > Bytes(0))
+        values.push_back(op.scratch.value() / 4);
+    return values;
+  };
+  using Values = std::vector<std::int64_t>;
+  for (const std::int64_t rank : {0, 1, 2}) CHECK(beside(rank, false) == Values{296, 296});
+  CHECK(beside(0, true) == Values{296, 384, 176});
+  CHECK(beside(1, true) == Values{464, 296});
+  CHECK(beside(2, true) == Values{512, 296, 296});
+}
+
+// Seven layers of 872 behind 120, before 16. A bucket of 1,760 takes the end and two layers
+// exactly: it is reduced in the third from the end; the next one, of two layers and the 8 of a
+// bias, in the fifth. Both are rank 2's, whose 2,080 begin in the fifth. With an element less the
+// first is reduced before the second layer's last gradient, and the next holds 8 more.
+TEST_CASE("layers in which the first buckets are reduced stand in runs of their own") {
+  const auto runs = [](std::int64_t bucket) {
+    Asked asked(2, 3, 7);
+    asked.options().reduce_bucket_size = bucket;
+    planner::StackStep step;
+    planner::deepspeed::write_step(asked.question, asked.parts(), {}, step);
+    std::vector<std::int64_t> layers;
+    for (const models::Group& group : step.program.groups) layers.push_back(group.count);
+    return layers;
+  };
+  using Layers = std::vector<std::int64_t>;
+  CHECK(runs(1760) == Layers{2, 1, 1, 1, 2});
+  CHECK(runs(1759) == Layers{2, 1, 2, 1, 1});
+}
+
 // stage3.py, _create_fp16_partitions_with_defragmentation: the first of the largest sub-groups. On
 // 300,000 ranks each has one element of each parameter: the table's 4,096 · 64 are 512 KiB.
 TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {
@@ -247,6 +248,30 @@ TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {
   CHECK(layout.shards().sub_group_uncut == 512_KiB);
 }
 
+// stage3.py, partition_grads: a part read back, and for the norm 250 million of its elements at a
+// time in fp64; then its cast, which waits for the others'. Counted in the gradients' elements: of
+// 16-bit ones fp64 takes four and a cast two; of fp32 ones fp64 two, and they are not cast.
+TEST_CASE("a bucket's gradients on their way to files: the norm of one, beside the others' casts") {
+  planner::deepspeed::OnTheWay narrow(DType::bf16, DType::fp32), wide(DType::fp32, DType::fp32);
+  CHECK(narrow.most() == 0);
+  narrow.add(10);
+  CHECK(narrow.most() == 10 + 4 * 10);
+  narrow.add(20);  // leaves first
+  CHECK(narrow.most() == 20 + 4 * 20);
+  narrow.add(5);
+  CHECK(narrow.most() == 2 * 5 + 20 + 4 * 20);
+  CHECK(narrow.staying() == 2 * (10 + 20 + 5));  // less than 1 MiB each
+  constexpr std::int64_t million = 1'000'000;
+  wide.add(600 * million);
+  CHECK(wide.most() == (600 + 2 * 250) * million);
+  CHECK(wide.staying() == 0);  // 2.4 GB, whole multiples of 1 KiB
+  wide.clear();
+  CHECK(wide.most() == 0);
+  narrow.clear();
+  narrow.add(900 * million);
+  CHECK(narrow.most() == (2 * 900 + 900) * million);  // its cast beside it, more than its norm
+}
+
 TEST_CASE("buffers for files are refused only where there are files") {
   Asked asked(3);
   asked.strategy().offload.optimizer = asked.strategy().offload.params = true;
@@ -260,69 +285,4 @@ TEST_CASE("buffers for files are refused only where there are files") {
       Error);
   asked.options().nvme.optimizer_buffer_count = 1;
   CHECK_NOTHROW(planner::deepspeed::refuse_buffers(asked.layout(), asked.engine()));
-}
-
-// Parameters by their place; the head's weight is the table's. A layer's modules with parameters
-// are its six, in order; a layer that is run again is used once more when its last module, the
-// MLP's dropout, has begun to go back.
-TEST_CASE("modules use parameters forwards, then backwards, and again where they are recomputed") {
-  const auto uses = [](models::RecomputeKind kind) {
-    Asked asked(3);
-    asked.strategy().recompute.kind = kind;
-    return planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
-                                        asked.question.strategy)
-        .uses;
-  };
-  using Uses = std::vector<std::size_t>;
-  Uses forward(16);
-  std::iota(forward.begin(), forward.end(), 0);
-  const Uses layer(forward.begin() + 2, forward.begin() + 14);
-  const Uses back = {12, 13, 10, 11, 8, 9, 6, 7, 4, 5, 2, 3}, ends = {1, 0};
-  const auto joined = [](std::initializer_list<Uses> all) {
-    Uses out;
-    for (const Uses& one : all) out.insert(out.end(), one.begin(), one.end());
-    return out;
-  };
-  const Uses loss = {0, 0, 14, 15};  // the head, forwards and backwards, and the last norm
-  CHECK(uses(models::RecomputeKind::none) == joined({forward, loss, back, ends}));
-  CHECK(uses(models::RecomputeKind::full) == joined({forward, loss, layer, back, ends}));
-}
-
-TEST_CASE("of two layers of which one alone is recomputed, the other is used once each way") {
-  for (const models::Recompute& recompute : {models::Recompute{models::RecomputeKind::block, 1},
-                                             models::Recompute{models::RecomputeKind::nth, 2}}) {
-    Asked asked(3, 3, 2);
-    asked.strategy().recompute = recompute;
-    const std::vector<std::size_t> uses =
-        planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
-                                     asked.question.strategy)
-            .uses;
-    // Twelve parameters from the third on; the second layer's behind them.
-    const auto times = [&](std::size_t parameter) { return std::ranges::count(uses, parameter); };
-    const bool first = recompute.kind == models::RecomputeKind::block;
-    for (std::size_t p = 2; p < 14; ++p) CHECK(times(p) == (first ? 3 : 2));
-    for (std::size_t p = 14; p < 26; ++p) CHECK(times(p) == (first ? 2 : 3));
-  }
-}
-
-TEST_CASE("a trace counts the elements that were used before each of its steps") {
-  Asked asked(3);
-  const planner::deepspeed::Trace trace = planner::deepspeed::trace_of(
-      asked.parts(), asked.layout(), asked.engine(), asked.question.strategy);
-  std::int64_t before = 0;
-  std::size_t next = 0;
-  for (std::size_t s = 0; s < trace.steps.size(); ++s) {
-    const planner::deepspeed::TraceStep& step = trace.steps[s];
-    CHECK(step.before == before);
-    CHECK(step.begin == next);
-    CHECK(step.last >= s);
-    for (; next < step.end; ++next) {
-      CHECK(trace.step_of[next] == static_cast<std::int64_t>(s));
-      before += trace.parameters[trace.uses[next]].elements;
-    }
-  }
-  CHECK(next == trace.uses.size());
-  CHECK(before == 1008 + 88 + 88 + 1008);
-  for (const planner::deepspeed::Held& held : trace.parameters)
-    CHECK(held.padded == Bytes((held.elements + 2) / 3 * 3 * 4));
 }

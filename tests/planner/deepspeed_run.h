@@ -1,6 +1,8 @@
 // A run of tools/oracle/deepspeed_measure.py, planned.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -12,6 +14,7 @@
 #include "planner/program/timeline.h"
 #include "planner/stacks/deepspeed/stack.h"
 #include "tests/planner/oracle_deepspeed.h"
+#include "tests/planner/well_formed.h"
 
 namespace plimsoll::tests {
 
@@ -42,6 +45,7 @@ inline Planned plan_run(const json& run) {
   planner::StackStep step;
   step.rank = run["rank"];
   planner::deepspeed::write_step(question, parts, rules, step);
+  CHECK(ill_formed(step.program) == "");
   Planned out{std::move(step.program), std::move(step.start), step.host, {}, {}};
   out.timeline = planner::unroll(out.program);
   out.peak = planner::PeakFinder().find(out.program);

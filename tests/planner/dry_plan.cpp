@@ -5,6 +5,7 @@
 #include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/oracle_workload.h"
+#include "tests/planner/well_formed.h"
 
 namespace plimsoll::tests {
 
@@ -68,6 +69,8 @@ DryPlan plan_dry_run(const json& workload, const models::ModelSpec& model,
   const auto writer =
       planner::pytorch::step_writer(program, parts, strategy, batch_of(workload), rules);
   writer->write();
+  if (const std::string wrong = ill_formed(program); !wrong.empty())
+    fail(ErrorKind::internal, "the program is ill-formed\n" + wrong);
   planner::Start start;
   make_model_on_device(strategy, parts, start);
   writer->add_start(start);

@@ -1,9 +1,8 @@
 // The planned step of stack pytorch against what PyTorch's allocator really did, op by op.
 //
 // Each file of tests/golden/traces and tests/golden/pytorch_steps is the allocation history of a
-// real training step (torch's own caching allocator; tools/oracle/README.md says how, and either
-// folder's files hold the workload that makes them again). Predicted and measured are requested
-// bytes.
+// real training step (torch's own caching allocator; tools/oracle/README.md says how, and the files
+// hold the workload that makes them again). Predicted and measured are requested bytes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "planner/program/timeline.h"
 #include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/oracle_workload.h"
+#include "tests/planner/well_formed.h"
 
 using namespace plimsoll;
 using nlohmann::json;
@@ -29,7 +29,7 @@ planner::pytorch::Rules rules_of(const json& trace) {
   const json& stack = trace["workload"]["stack"];
   planner::pytorch::Rules rules;
   rules.granularity = 1;  // requested bytes
-  // The traced loop passes one tensor as input_ids and labels, beside a mask or positions.
+  // One tensor is input_ids and labels, beside a mask or positions.
   rules.batch_tensors = trace["workload"]["strategy"].contains("rows") ? 2 : 1;
   using planner::pytorch::FsdpUnits;
   rules.fsdp_units = stack["fsdp_units"] == "layers"       ? FsdpUnits::root
@@ -71,6 +71,7 @@ Planned planned_program(const json& trace, const std::string& name) {
   const auto writer = planner::pytorch::step_writer(planned.program, parts, strategy,
                                                     tests::batch_of(workload), rules_of(trace));
   writer->write();
+  CHECK(tests::ill_formed(planned.program) == "");
   planned.states = writer->states();
   return planned;
 }
@@ -275,8 +276,7 @@ std::string differences(const json& trace, const std::string& name) {
          phase_differences(planned.program, timeline, history);
 }
 
-// Where an older release orders what happens inside a layer in another way: each phase reaches and
-// leaves what was seen.
+// Of an older release, which orders a layer in another way: what each phase reaches and leaves.
 std::string differences_by_phase(const json& trace, const std::string& name,
                                  std::int64_t tolerance = kPointerTables) {
   const Planned planned = planned_program(trace, name);

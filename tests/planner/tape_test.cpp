@@ -271,6 +271,19 @@ TEST_CASE("a part's gradient that is handed on stays a view of the whole's") {
   CHECK(script.blocks[2].role == Role::d_parameter);
 }
 
+// An op ends where what autograd kept is first read, were it the second thing that is done.
+TEST_CASE("what is made in front of the first read of what was kept is an op of its own") {
+  Script script;
+  script.blocks = {{{kAll, DType::fp32}, Role::scratch}, {{kAll, DType::fp32}, Role::result}};
+  using enum Step::What;
+  script.steps = {{take, 0}, {unpack}, {take, 1}, {drop, 0}};
+  const Lowered lowered = lower(script);
+  REQUIRE(lowered.ops.size() == 2);
+  CHECK_FALSE(lowered.ops[0].unpacks);
+  CHECK(lowered.ops[1].unpacks);
+  CHECK(slots_with(lowered, Role::crossing) == 1);
+}
+
 // What a function returns beside its result may be a view: who holds that holds its memory.
 TEST_CASE("a view that is returned beside the result has its owner's place") {
   Function f;

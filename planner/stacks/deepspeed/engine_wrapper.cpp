@@ -119,7 +119,27 @@ TensorId EngineWrapper::begin(const ModuleNames& names, std::int64_t elements, b
     gradient = b_.tensor(names.weight_grad, gradients(elements), Category::gradients);
   }
   begun_.emplace_back(gradient, elements);
+  const bool has_its_own = engine_.wrapper == OptimizerWrapper::stage_1_and_2;  // buckets
+  if (has_its_own && bucket_ != kNoTensor && !bucket_set_up_ && comes_within_norm(names))
+    set_up_bucket();
   return gradient;
+}
+
+// An eager RMS norm's weight comes in the middle of its kernels, its product's backward: others,
+// which are more, run when its hook was called.
+bool EngineWrapper::comes_within_norm(const ModuleNames& names) const {
+  constexpr auto eager = pytorch::NormKernel::eager;
+  using models::NormKind;
+  if (engine_.model == DType::fp32) return false;
+  return names.module == pytorch::end_names().norm.module
+             ? d_.norm != NormKind::layer_norm && regime_.patch.last == eager
+             : d_.norm == NormKind::rms_norm && layer_.in_stream_norm() &&
+                   regime_.patch.norms == eager;
+}
+
+void EngineWrapper::set_up_bucket() {
+  allocate_bucket(b_.op("zero.setup_buckets", Phase::backward));
+  bucket_set_up_ = true;
 }
 
 void EngineWrapper::end(const ModuleNames& names, TensorId written) {
@@ -136,10 +156,7 @@ void EngineWrapper::end(const ModuleNames& names, TensorId written) {
   const std::int64_t elements = begun->second;
   begun_.erase(begun);
   if (moves()) return hook(names, gradient, elements);
-  if (bucket_ != kNoTensor && !bucket_set_up_) {
-    allocate_bucket(b_.op("zero.setup_buckets", Phase::backward));
-    bucket_set_up_ = true;
-  }
+  if (bucket_ != kNoTensor && !bucket_set_up_) set_up_bucket();
 }
 
 // reduce_independent_p_g_buckets_and_remove_grads: where the bucket has no room it is reduced
@@ -149,15 +166,11 @@ void EngineWrapper::hook(const ModuleNames& names, TensorId gradient, std::int64
   const TensorId copy =
       b_.tensor("zero.reduce_copy", Bytes(1), Category::communication,
                 engine_.overlap ? models::Stream::reduce : models::Stream::compute);
-  // An eager RMS norm's weight comes in the middle of its kernels: one of them in fp32 is alive.
-  constexpr auto eager = pytorch::NormKernel::eager;
-  const bool norm = names.module == pytorch::end_names().norm.module
-                        ? regime_.patch.last == eager
-                        : d_.norm == models::NormKind::rms_norm && layer_.in_stream_norm() &&
-                              regime_.patch.norms == eager;
-  const SymBytes between = norm && engine_.model != DType::fp32
+  // One of the norm's kernels in fp32 is alive then.
+  const SymBytes between = comes_within_norm(names)
                                ? layer_.fp32(checked_multiply(tokens_.total(), d_.hidden))
                                : SymBytes();
+  bucket_set_up_ = true;
   constexpr std::int64_t most_layers_away = 127;  // Operand::delta
   const Found at = next_hook(elements, gradient);
   if (at.stays) staying_.push_back(gradient);

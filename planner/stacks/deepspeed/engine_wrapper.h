@@ -103,6 +103,8 @@ class EngineWrapper final : public pytorch::Wrapper {
   void keep_last_gradients(OpBuilder reduce);
   bool has_params_in_files() const;  // in training
   void add_optimizer_files(HostMemory&host) const, add_param_files(HostMemory&host) const;
+  bool comes_within_norm(const ModuleNames& names) const;  // its gradient
+  void set_up_bucket();
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   std::int64_t begin_of(const HookRun& run, const Hook& hook, std::int64_t repeat) const;

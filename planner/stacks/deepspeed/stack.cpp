@@ -1,5 +1,7 @@
 #include "planner/stacks/deepspeed/stack.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "planner/stacks/deepspeed/engine_wrapper.h"
@@ -71,6 +73,26 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
         "deepspeed 0.19.8, runtime/zero/config.py");
 }
 
+// stage3.py, model_to_params: the most elements that one module has itself, a weight with its bias,
+// all stacked experts of a layer. Experts of a loop are modules of their own, without biases.
+std::int64_t largest_module(const ModelParts& parts) {
+  std::int64_t largest = 0, head = 0;
+  for (const Parameter& table : parts.embedding) largest = std::max(largest, table.elements);
+  for (const Parameter& p : parts.tail)
+    if (!p.hidden) head += p.elements;
+  largest = std::max(largest, head);
+  for (const LayerRun& run : parts.runs)
+    for (const LayerPart& layer : run.pattern) {
+      std::map<int, std::int64_t> modules;
+      for (const Parameter& p : layer.parameters) {
+        std::int64_t& module = modules[p.node];
+        module = layer.block->loop.experts > 0 ? p.elements : module + p.elements;
+        largest = std::max(largest, module);
+      }
+    }
+  return largest;
+}
+
 // deepspeed 0.19.8, estimate_zero2_model_states_mem_needs and estimate_zero3_…, without offloading,
 // beside the plan's states: they know no bucket, no gather and no activation, and count the fp32
 // copy of the gradients, which is there in the step only.
@@ -80,7 +102,7 @@ void add_estimate(const Engine& engine, const ModelParts& parts, const reports::
   const FlatLayout layout(parts, engine);
   const std::int64_t shard = checked_multiply(18, layout.total()) / engine.ranks;
   const std::int64_t rest =
-      engine.stage == 2 ? 2 * layout.total() : checked_multiply(4, layout.largest());
+      engine.stage == 2 ? 2 * layout.total() : checked_multiply(4, largest_module(parts));
   out.push_back({"model states by DeepSpeed's own estimator, bytes", std::to_string(rest + shard),
                  "derived",
                  engine.stage == 2 ? "deepspeed 0.19.8, estimate_zero2_model_states_mem_needs"

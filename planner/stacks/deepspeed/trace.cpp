@@ -208,8 +208,10 @@ class Tracer {
     if (parts_.decoder.position != models::PositionKind::rope) trace_.add(at, {});
     if (const std::vector<std::size_t> norm = front_norm(); !norm.empty() && parts_.trains_front())
       trace_.add(at, norm);
+    // PEFT's enable_input_require_grads asks the words' table for a gradient of what it gave.
+    const bool asked = parts_.runs.front().input_grad && !parts_.trains_front();
     for (std::size_t p = all.size(); p-- > 0;)
-      if (all[p].embedding && all[p].trainable) trace_.add(at, {p});
+      if (all[p].embedding && (all[p].trainable || (asked && p == 0))) trace_.add(at, {p});
   }
 
   std::vector<std::size_t> front_norm() const {

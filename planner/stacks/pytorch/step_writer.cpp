@@ -120,7 +120,6 @@ void StepWriter::drop_graph() {
     }
     s_.b.close();
   }
-  s_.b.at_layer(0);
 }
 
 // A run's residual stream and its gradients, and what its units need.

@@ -173,7 +173,6 @@ void HeadWriter::drop_cache() {
     }
     b_.close();
   }
-  b_.at_layer(0);
 }
 
 void HeadWriter::release_cached_casts() {

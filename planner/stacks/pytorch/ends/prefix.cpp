@@ -57,7 +57,6 @@ void EmbeddingWriter::cache_prefix() {
     }
     b_.close();
   }
-  b_.at_layer(0);
 }
 
 SymInt EmbeddingWriter::prefix_values() const {
@@ -117,7 +116,6 @@ TensorId EmbeddingWriter::split_gradients() {
     }
     b_.close();
   }
-  b_.at_layer(0);
   b_.open(kNoGroup, true, s_.times);
   const TensorId joined =
       gradient("past_key_values.joined.grad", checked_multiply(both, d_.layers));
@@ -132,7 +130,6 @@ TensorId EmbeddingWriter::split_gradients() {
     }
     b_.close();
   }
-  b_.at_layer(0);
   b_.open(kNoGroup, true, s_.times);
   return joined;
 }

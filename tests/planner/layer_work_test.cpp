@@ -1,0 +1,128 @@
+// What a layer's ops move, counted by hand from the Python that runs there: experts of a loop,
+// Liger's kernels; and that activations which are offloaded change nothing of it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/planner/written_work.h"
+
+using namespace plimsoll;
+using models::Phase;
+using models::Strategy;
+using tests::Written;
+
+namespace {
+
+constexpr models::Batch kBatch{.seq_len = 32, .micro_batch = 2};
+
+constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 1000,
+  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "max_position_embeddings": 512})";
+
+constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2,
+  "vocab_size": 1000, "n_positions": 128, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})";
+constexpr const char* kQwen3 = R"({"model_type": "qwen3", "hidden_size": 64, "vocab_size": 1000,
+  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512})";
+
+// Bytes of the first op with that name.
+double moved(const Written& step, const std::string& name, Phase phase) {
+  for (std::size_t i = 0; i < step.program.ops.size(); ++i) {
+    const models::Op& op = step.program.ops[i];
+    if (op.name != name || op.phase != phase) continue;
+    const double bytes = planner::rest_of_op(step.program, step.works, i).moved;
+    if (bytes > 0) return bytes;
+  }
+  FAIL("no op that moves " << name);
+  return 0;
+}
+
+struct Sum {
+  double moved = 0, kernels = 0;
+  bool operator==(const Sum&) const = default;
+};
+Sum all(const char* config, const Strategy& s, Phase phase) {
+  const Written step(config, s, kBatch);
+  Sum sum;
+  for (std::size_t i = 0; i < step.program.ops.size(); ++i) {
+    if (step.program.ops[i].phase != phase ||
+        !planner::is_computed(step.program, step.program.ops[i]))
+      continue;
+    const planner::WorkSum of = planner::rest_of_op(step.program, step.works, i);
+    sum.moved += of.moved, sum.kernels += of.kernels;
+  }
+  return sum;
+}
+
+}  // namespace
+
+// MixtralSparseMoeBlock.forward of Transformers 4.57: 64 tokens of 64 values, 2 bytes each, visit 2
+// of 4 experts of 96, so that each has 32 rows. Blocks of 512 bytes: 32 numbers or less are one.
+TEST_CASE("experts of a loop: what marks their visits, and what each moves of its rows") {
+  Strategy s;
+  s.precision = models::Precision::bf16;
+  s.transformers = {4, 57, 0};
+  const Written step(R"({"model_type": "mixtral", "hidden_size": 64, "vocab_size": 1000,
+      "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
+      "max_position_embeddings": 512, "sliding_window": null})",
+                     s, kBatch);
+  const std::string experts = "block_sparse_moe.experts";
+  const auto forward = [&](const std::string& op) {
+    return moved(step, experts + op, Phase::forward);
+  };
+  constexpr double hidden = 64 * 64 * 2, rows = 32 * 64 * 2, wide = 32 * 96 * 2, few = 512;
+  constexpr double ids = 128 * 8, mask = 4 * ids;
+  CHECK(forward(".sum") == hidden);  // torch.zeros
+  CHECK(forward(".visits") == ids + mask);  // one_hot of the chosen
+  CHECK(forward(".visited") == mask + few);  // a sum for each expert, compared with 0
+  CHECK(forward(".numbers") == few + few);  // nonzero()
+  for (const char* const expert : {".0", ".1", ".2", ".3"}) {
+    CAPTURE(expert);
+    const auto of = [&](const char* op) { return forward(expert + std::string(op)); };
+    CHECK(of(".places") == mask + few);  // torch.where: 32 pairs of numbers
+    CHECK(of(".rows") == hidden + few + rows);
+    CHECK(of(".act") == wide + wide);
+    CHECK(of(".product") == wide + wide + wide);
+    CHECK(of(".scores") == few + few + few);
+    CHECK(of(".weighted") == rows + few + rows);
+    CHECK(of(".sum") == hidden + hidden + rows + few);  // index_add_, read and written
+    const auto back = [&](const char* op) {
+      return moved(step, experts + expert + op, Phase::backward);
+    };
+    // Both factors of each product are read, and both gradients are written; silu's beside what
+    // went in.
+    CHECK(back(".product") == 5 * wide);
+    CHECK(back(".act") == 3 * wide);
+  }
+}
+
+// ops/rope.py turns queries and keys where they lie, by two tables; ops/swiglu.py reads both
+// operands, and its backward writes their gradients in their place.
+TEST_CASE("Liger's kernels read what they turn and the tables, and write in place") {
+  Strategy s;
+  s.precision = models::Precision::bf16;
+  s.kernels = models::Kernels::liger;
+  const Written step(kLlama, s, kBatch);
+  constexpr double q = 64 * 64 * 2, k = q / 2, table = 32 * 32 * 2, wide = 64 * 96 * 2;
+  for (const Phase phase : {Phase::forward, Phase::backward})
+    CHECK(moved(step, "self_attn", phase) == 2 * (q + k) + 2 * table);
+  CHECK(moved(step, "mlp.product", Phase::forward) == 3 * wide);
+  CHECK(moved(step, "mlp.product", Phase::backward) == 5 * wide);
+}
+
+// trl's OffloadActivations copies beside the kernels.
+TEST_CASE("activations that are offloaded leave every kernel of the forward what it was") {
+  for (const char* const config : {kLlama, kGpt2, kQwen3})
+    for (const models::Precision precision :
+         {models::Precision::bf16, models::Precision::bf16_mixed, models::Precision::fp32}) {
+      Strategy s;
+      s.precision = precision;
+      const Sum there = all(config, s, Phase::forward);
+      s.offload.activations = true;
+      CAPTURE(config);
+      CHECK((all(config, s, Phase::forward) == there));
+    }
+}
