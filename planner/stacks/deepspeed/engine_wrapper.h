@@ -104,7 +104,6 @@ class EngineWrapper final : public pytorch::Wrapper {
   bool has_params_in_files() const;  // in training
   void add_optimizer_files(HostMemory&host) const, add_param_files(HostMemory&host) const;
   bool comes_within_norm(const ModuleNames& names) const;  // its gradient
-  void set_up_bucket();
   void allocate_bucket(OpBuilder op) { op.write(bucket_).write(second_bucket_); }
   void hook(const ModuleNames& names, TensorId gradient, std::int64_t elements);
   std::int64_t begin_of(const HookRun& run, const Hook& hook, std::int64_t repeat) const;
@@ -114,8 +113,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void add_persistent(Messages& out) const;
   std::int64_t beside_bucket(std::int64_t copy, std::int64_t part, const OnTheWay* = nullptr) const;
   SymBytes reduce_copy(SymInt content) const;
-  void size_copies();
-  void epilogue();
+  void set_up_bucket(), size_copies(), epilogue();
   void reduce_whole();  // stage 1: the bucket takes all gradients when the backward is over
   void reduce_plain();  // stage 0
   void release_gradients(OpBuilder op);
