@@ -110,7 +110,7 @@ class Comparison {
     TimeModel time;
   };
   const Kind& kind_of(const Recompute& recompute) {
-    const bool some = models::leaves_layers(recompute.kind);
+    const bool some = recompute.kind == RecomputeKind::block;  // no policy is nth
     std::unique_ptr<Kind>& kind =
         kinds_[{models::decisions::recomputes_layers(recompute.kind), some ? recompute.layers : 0}];
     if (!kind) {

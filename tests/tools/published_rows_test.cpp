@@ -145,6 +145,7 @@ TEST_CASE("what stands beside the rows: stand-ins, what is apart, what scales") 
   for (const char* count : {"1e+55", "-1", "0.5", "\"4\"", "[1]"})
     CHECK(refusal(rows, R"(, "apart": {"x": )" + std::string(count) + "}") ==
           "it: apart: " + std::string(count) + " is not a whole number from 0 to 2^53");
+  CHECK(refusal(rows, R"(, "apart": [4])") == "it: apart: no object");
   for (const char* key : {"source", "peak_bytes", "resident_bytes", "reserved_bytes"})
     CHECK(refusal(R"({"id": "a", "model": "gpt2", "gpu": "t4", "source": 0, ")" + std::string(key) +
                   R"(": -1})") ==

@@ -129,10 +129,11 @@ std::int64_t whole(const Json& value, const std::string& what) {
 }
 
 // How many rows a document does not ask, by the reason.
-std::map<std::string, std::int64_t> counts_of(const Json& json, const char* key) {
+std::map<std::string, std::int64_t> counts_of(const Json& reasons, const char* key) {
+  check(reasons.is_object(), ErrorKind::bad_input,
+        [&] { return key + std::string(": no object"); });
   std::map<std::string, std::int64_t> counts;
-  const Json members = json.value(key, Json::object());
-  for (const auto& [why, count] : members.items()) counts[why] = whole(count, key);
+  for (const auto& [why, count] : reasons.items()) counts[why] = whole(count, key);
   return counts;
 }
 
@@ -192,9 +193,8 @@ PublishedDocument read_published(std::string_view text, const std::string& name)
   try {
     const Json json = Json::parse(text);
     document.sources = json.at("sources");
-    json.at("left_out");
-    document.left_out = counts_of(json, "left_out");
-    document.apart = counts_of(json, "apart");
+    document.left_out = counts_of(json.at("left_out"), "left_out");
+    document.apart = counts_of(json.value("apart", Json::object()), "apart");
     const Json stand_ins = json.value("stand_ins", Json::object()),
                scaling = json.value("scaling", Json::array());
     for (const auto& [source, why] : stand_ins.items())
