@@ -31,6 +31,7 @@ PACKAGES = {
     "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel"),
+    "deepspeed_modules.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel"),
     "device_overheads.py": ("torch", "transformers"),
     "drawn_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
@@ -140,6 +141,17 @@ class EveryTool(unittest.TestCase):
         self.run_tool("deepspeed_measure.py", "--cases", "deepspeed_liger_cases.json", "--only",
                       "liger-tiny-zero3-lora", "--out", out)
         self.assert_made_again(out, GOLDEN / "deepspeed_liger.json")
+
+    @needs("deepspeed_modules.py")
+    def test_deepspeed_modules(self):
+        out = self.folder / "modules.json"
+        self.run_tool("deepspeed_modules.py", "--only", "llama-lora-full", "--out", out)
+        made, golden = (json.loads(path.read_text())["runs"]
+                        for path in (out, GOLDEN / "deepspeed_modules.json"))
+        [run] = made
+        if run["versions"] not in [one["versions"] for one in golden]:
+            self.skipTest(f"golden runs are not of {run['versions']}")
+        self.assertIn(run, golden)
 
     @needs("device_overheads.py")
     def test_device_overheads_and_its_rates(self):
