@@ -108,8 +108,10 @@ def main():
     for result in apart.run_apart(run_here, cases):
         print(result["case"], result.get("error", len(result.get("steps", []))), file=sys.stderr)
         results.append(result)
+    versions = [r.pop("versions", {}) for r in results]
     with open(options.out, "w", encoding="utf-8") as f:
-        f.write('{"runs": [\n' + ",\n".join(json.dumps(r) for r in results) + "\n]}\n")
+        f.write(f'{{"versions": {json.dumps(versions[0])}, "runs": [\n' +
+                ",\n".join(json.dumps(r) for r in results) + "\n]}\n")
     return 1 if any("error" in r for r in results) else 0
 
 
