@@ -44,6 +44,14 @@ void check_refused(const models::ModelSpec& model, const char* named) {
   }
 }
 
+std::vector<planner::LayerPart> layers_of(const models::ModelSpec& model,
+                                          const models::Strategy& s) {
+  std::vector<planner::LayerPart> layers;
+  for (const planner::LayerRun& run : planner::model_parts(model, s).runs)
+    for (std::int64_t i = 0; i < run.count; ++i) layers.push_back(run.layer(i));
+  return layers;
+}
+
 }  // namespace
 
 // Gemma 3's sixth layers are unlike the others; 26 of them are four patterns and two layers.
@@ -52,9 +60,7 @@ TEST_CASE("--recompute block ends a run behind its last layer, in the midst of a
     const models::ModelSpec model = models::catalog_model(name);
     models::Strategy s;
     s.recompute.kind = models::RecomputeKind::full;
-    std::vector<planner::LayerPart> layers;
-    for (const planner::LayerRun& run : planner::model_parts(model, s).runs)
-      for (std::int64_t i = 0; i < run.count; ++i) layers.push_back(run.layer(i));
+    const std::vector<planner::LayerPart> layers = layers_of(model, s);
     for (std::int64_t n = 1; n <= std::ssize(layers); ++n) {
       CAPTURE(n);
       s.recompute = {models::RecomputeKind::block, n};
@@ -81,9 +87,7 @@ TEST_CASE("--recompute nth makes a run of each checkpoint and of what lies betwe
     const models::ModelSpec model = models::catalog_model(name);
     models::Strategy s;
     s.recompute.kind = models::RecomputeKind::full;
-    std::vector<planner::LayerPart> layers;
-    for (const planner::LayerRun& run : planner::model_parts(model, s).runs)
-      for (std::int64_t i = 0; i < run.count; ++i) layers.push_back(run.layer(i));
+    const std::vector<planner::LayerPart> layers = layers_of(model, s);
     for (std::int64_t n = 2; n <= std::ssize(layers); ++n) {
       CAPTURE(n);
       s.recompute = {models::RecomputeKind::nth, n};

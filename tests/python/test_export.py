@@ -59,6 +59,8 @@ class Export(unittest.TestCase):
                  "checkpoint_first_layers(model, 5, False)"),
                 (["--recompute", "block:5", "--use-reentrant", "yes"], "first 5 layers",
                  "checkpoint_first_layers(model, 5, True)"),
+                (["--recompute", "nth:5"], "one in 5 layers", "checkpoint_every_nth_layer(model, 5, False)"),
+                (["--recompute", "nth:5"], "one in 5 layers", "gradient_checkpointing = number % n == 0"),
                 (["--recompute", "selective"], "core attention", "checkpoint_attention(model)"),
                 (["--attention", "math"], "math attention", "_sdp"),
                 (["--gpus", "2", "--zero", "1"], "ZeroRedundancy", "return ZeroTrainer("),

@@ -82,8 +82,8 @@ void EngineWrapper::begin_micro_batch() {
   declare_waiting();
   begun_.clear();
   staying_.clear();
-  bucket_set_up_ = false;
-  const bool zero = engine_.wrapper == OptimizerWrapper::stage_1_and_2;  // stage 3's stay for good
+  const bool zero = engine_.wrapper == OptimizerWrapper::stage_1_and_2;
+  bucket_set_up_ = !zero;  // stage 3's stay for good
   if (zero && (engine_.stage == 2 || s_.micro == 0)) {
     const Bytes bucket = gradients(engine_.options.reduce_bucket_size);
     const auto make = [&](const char* name) {
@@ -119,14 +119,12 @@ TensorId EngineWrapper::begin(const ModuleNames& names, std::int64_t elements, b
     gradient = b_.tensor(names.weight_grad, gradients(elements), Category::gradients);
   }
   begun_.emplace_back(gradient, elements);
-  const bool has_its_own = engine_.wrapper == OptimizerWrapper::stage_1_and_2;  // buckets
-  if (has_its_own && bucket_ != kNoTensor && !bucket_set_up_ && comes_within_norm(names))
-    set_up_bucket();
+  if (bucket_ != kNoTensor && !bucket_set_up_ && comes_within_norm(names)) set_up_bucket();
   return gradient;
 }
 
-// An eager RMS norm's weight comes in the middle of its kernels, its product's backward: others,
-// which are more, run when its hook was called.
+// An eager RMS norm's weight has its gradient, and its hook is called, when the first of the norm's
+// kernels is done; the others run after that.
 bool EngineWrapper::comes_within_norm(const ModuleNames& names) const {
   constexpr auto eager = pytorch::NormKernel::eager;
   using models::NormKind;
