@@ -6,8 +6,8 @@
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
-#include "models/recompute.h"
 #include "models/model_reader.h"
+#include "models/recompute.h"
 #include "planner/search/axes.h"
 #include "planner/search/closest.h"
 #include "planner/search/concessions.h"
