@@ -271,7 +271,7 @@ constexpr Option kPlanOptions[] = {
 
     Option{"recompute", "KIND", "Activations",
            "none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), "
-           "nth:N (every Nth), ops:NAME+NAME, fit, budget:SIZE (none)"}
+           "nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)"}
         .of_step_at("strategy/recompute")
         .fixing("recompute")
         .written_anew(),

@@ -31,7 +31,7 @@ bool names(std::string_view kept, const Node& node) {
 }
 
 bool counts_layers(RecomputeKind kind) {
-  return kind == RecomputeKind::every || leaves_layers(kind);
+  return kind == RecomputeKind::every || kind == RecomputeKind::recursive || leaves_layers(kind);
 }
 
 std::optional<std::vector<std::string>> kept_from(std::string_view list) {

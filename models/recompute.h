@@ -10,13 +10,14 @@
 
 namespace plimsoll::models {
 
-// "none", "full", "every:4", "block:12", "nth:2", "ops:attention+o_proj", "ops:torchtitan".
+// "none", "full", "every:4", "block:12", "nth:2", "recursive:4", "ops:attention+o_proj",
+// "ops:torchtitan".
 std::string text_of(const Recompute& recompute);
-// Nothing: not of that form. K of every:K and N of block:N and nth:N are from 1 to 999999;
-// "uniform:4" is "every:4", "core_attn" "selective": Megatron's names.
+// Nothing: not of that form. K of every:K, N of block:N and nth:N and C of recursive:C are from 1
+// to 999999; "uniform:4" is "every:4", "core_attn" "selective": Megatron's names.
 std::optional<Recompute> recompute_from(std::string_view text);
 inline constexpr const char* kRecomputeForms =
-    "none, selective, full, sqrt, every:K, block:N, nth:N or ops:NAME+NAME";
+    "none, selective, full, sqrt, every:K, block:N, nth:N, recursive:C or ops:NAME+NAME";
 
 bool keeps_torchtitan_ops(const Recompute& recompute);
 // Whether a checkpoint by operator (ops) keeps what the node makes. `number`: of a linear, how many

@@ -61,8 +61,8 @@ inline constexpr std::array<std::string_view, kOptimizers.size()> kNamesOf<Optim
   return names;
 }();
 template <>
-inline constexpr std::array<std::string_view, 8> kNamesOf<RecomputeKind>{
-    "none", "selective", "full", "sqrt", "every", "block", "nth", "ops"};
+inline constexpr std::array<std::string_view, 9> kNamesOf<RecomputeKind>{
+    "none", "selective", "full", "sqrt", "every", "block", "nth", "recursive", "ops"};
 
 template <class Choice>
 concept Named = kNamesOf<Choice>

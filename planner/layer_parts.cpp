@@ -244,6 +244,9 @@ void split_runs(std::vector<LayerRun>& runs, std::int64_t layer) {
 void split_at_checkpoints(ModelParts& parts, const models::Recompute& recompute) {
   const std::int64_t step = recompute.layers;
   if (recompute.kind == models::RecomputeKind::block) split_runs(parts.runs, step);
+  if (recompute.kind == models::RecomputeKind::recursive)  // no two layers are run again alike
+    for (std::int64_t layer = 1; layer < parts.decoder.layers; ++layer)
+      split_runs(parts.runs, layer);
   if (recompute.kind != models::RecomputeKind::nth || step == 1) return;
   for (std::int64_t end = step; end <= parts.decoder.layers; end += step) {
     split_runs(parts.runs, end - 1);

@@ -78,6 +78,7 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
                                                 attach(tail, layout_.tail, layout_.head_bias)},
                                  below);
   find_checkpoints(strategy.recompute);
+  find_reversals(strategy.recompute);
   list_uses();
   if (!trained_.empty()) last_reduced_ = trained_.front();
   if (layout_.tied && tail.trains()) last_reduced_ = &tail;
@@ -126,11 +127,17 @@ void Model::list_uses() {
   uses_ = {embedding_unit_.get()};
   for (const auto& unit : layer_units_) uses_.push_back(unit.get());
   uses_.push_back(tail_unit_.get());
+  const auto use = [&](std::size_t layer) {
+    if (uses_.back() != layer_units_[layer].get()) uses_.push_back(layer_units_[layer].get());
+  };
+  visit_reversals({.run_ahead =
+                       [&](std::size_t first, std::size_t layers) {
+                         for (std::size_t i = first; i < first + layers; ++i) use(i);
+                       },
+                   .reverse = use});
   for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
+    if (at->first >= reversed_from_) continue;
     if (!layers_[at->first].requires_grad()) break;
-    const auto use = [&](std::size_t layer) {
-      if (uses_.back() != layer_units_[layer].get()) uses_.push_back(layer_units_[layer].get());
-    };
     if (at->recomputed)
       for (std::size_t i = 0; i < at->count; ++i) use(at->first + i);
     for (std::size_t i = at->count; i-- > 0;) use(at->first + i);
@@ -242,8 +249,8 @@ Tensor Model::forward_layers(Tensor x) {
       begin_use(unit, Phase::forward);
       Layer::Forward how = Layer::Forward::all;
       if (checkpoint.recomputed)
-        how = i == checkpoint.first && layers_[i].saves() ? Layer::Forward::keeps_input
-                                                          : Layer::Forward::keeps_nothing;
+        how = i == checkpoint.first && keeps_input_[i] ? Layer::Forward::keeps_input
+                                                       : Layer::Forward::keeps_nothing;
       x = layers_[i].forward(std::move(x), how, saved_[i]);
       end_use(unit, Phase::forward);
     }
@@ -274,7 +281,9 @@ void Model::backward_layer(std::size_t layer, Tensor& d) {
 }
 
 void Model::backward_layers(Tensor& d) {
+  reverse_layers(d);
   for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
+    if (at->first >= reversed_from_) continue;
     if (!layers_[at->first].requires_grad()) return;  // nothing trained from here on down
     if (at->recomputed) recompute(*at);
     for (std::size_t i = at->count; i-- > 0;) {

@@ -75,6 +75,20 @@ class Model {
   };
   void add_layers();
   void find_checkpoints(const models::Recompute& recompute);
+  // Steps that a backward reverses: layers, and behind the last one the head. `kept`: of how many
+  // layers the inputs are held (models/decisions/recursion.h).
+  struct Reversal {
+    std::size_t first = 0, steps = 0;
+    std::int64_t kept = 0;
+  };
+  void find_reversals(const models::Recompute& recompute);
+  // Down from the last layer: run_ahead() of some, or reverse() of one.
+  struct Visitor {
+    std::function<void(std::size_t first, std::size_t layers)> run_ahead;
+    std::function<void(std::size_t layer)> reverse;
+  };
+  static void visit(const Reversal& part, const Visitor& visitor);
+  void visit_reversals(const Visitor& visitor) const;
   void list_uses();
 
   // The use of a unit begins: what the next use reads is gathered.
@@ -89,6 +103,8 @@ class Model {
 
   Tensor forward_layers(Tensor x);
   void recompute(const Checkpoint& checkpoint);
+  void run_ahead(std::size_t first, std::size_t layers);
+  void reverse_layers(Tensor& d);
   void backward_layer(std::size_t layer, Tensor& d);
   void backward_layers(Tensor& d);
 
@@ -106,6 +122,9 @@ class Model {
   std::vector<char> below_;  // something below the layer is trained
   std::unique_ptr<Head> head_;
   std::vector<Checkpoint> checkpoints_;
+  std::size_t reversed_from_ = 0;  // the first of the layers that are reversed recursively
+  std::vector<Reversal> reversals_;  // of them, in forward order
+  std::vector<char> keeps_input_;  // in the forward, of layers that are made again
 
   // One micro-batch.
   std::vector<shard::Unit*> uses_;  // in order, one after the other where it is the same unit

@@ -1,6 +1,7 @@
 // What our own runtime has decided, where it is computed and not just stated.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "models/decisions/exchange.h"
@@ -9,6 +10,7 @@
 #include "models/decisions/loss.h"
 #include "models/decisions/mesh.h"
 #include "models/decisions/precision.h"
+#include "models/decisions/recursion.h"
 #include "models/decisions/sharding.h"
 #include "models/decisions/unit_names.h"
 #include "models/decisions/workspace.h"
@@ -45,6 +47,34 @@ TEST_CASE("sqrt covers n layers with k checkpoints of k, k the least that suffic
   CHECK(decisions::layers_per_checkpoint({RecomputeKind::nth, 5}, 12) == 1);
 }
 
+// By hand: of three steps and two places, one step ahead, then each from its own input. Against
+// every other order: the least of all splits.
+TEST_CASE("recursive recomputation runs as few steps again as any order can") {
+  CHECK(decisions::steps_again(1, 5) == 0);
+  CHECK(decisions::steps_again(2, 1) == 1);
+  CHECK(decisions::steps_again(5, 1) == 4 + 3 + 2 + 1);
+  CHECK(decisions::steps_again(3, 2) == 2);
+  CHECK(decisions::steps_again(6, 2) == 8);  // 3 ahead, 2 of the right three, 3 of the left
+  CHECK(decisions::steps_ahead(6, 2) == 3);
+  CHECK(decisions::steps_again(33, 32) == 32);
+  CHECK(decisions::steps_again(33, 999'999) == 32);
+  constexpr std::size_t kMost = 70;
+  std::vector<std::vector<std::int64_t>> least(kMost + 1, std::vector<std::int64_t>(kMost + 1, 0));
+  for (std::size_t c = 0; c <= kMost; ++c)
+    for (std::size_t n = 2; n <= kMost; ++n) {
+      std::int64_t& best = least[n][c] = 1'000'000;
+      for (std::size_t m = 1; m < n && c > 0; ++m)
+        best = std::min(best, static_cast<std::int64_t>(m) + least[n - m][c - 1] + least[m][c]);
+      if (c == 0) continue;
+      const auto [steps, places] =
+          std::pair(static_cast<std::int64_t>(n), static_cast<std::int64_t>(c));
+      REQUIRE(decisions::steps_again(steps, places) == best);
+      const auto m = static_cast<std::size_t>(decisions::steps_ahead(steps, places));
+      REQUIRE(m + static_cast<std::size_t>(least[n - m][c - 1] + least[m][c]) ==
+              static_cast<std::size_t>(best));
+    }
+}
+
 // torchtitan counts its layers from 1 (parallelize_llama.py, ptd_checkpoint_wrapper._count).
 TEST_CASE(
     "block:N has checkpoints around the first N layers, nth:N around every Nth, others around all "
@@ -60,8 +90,8 @@ TEST_CASE(
   CHECK(in_checkpoints(RecomputeKind::nth, 2) == std::vector{1, 3});
   CHECK(in_checkpoints(RecomputeKind::nth, 5) == std::vector{4});
   CHECK(in_checkpoints(RecomputeKind::nth, 1).size() == 5);
-  for (const RecomputeKind kind :
-       {RecomputeKind::full, RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::ops})
+  for (const RecomputeKind kind : {RecomputeKind::full, RecomputeKind::sqrt, RecomputeKind::every,
+                                   RecomputeKind::recursive, RecomputeKind::ops})
     CHECK(in_checkpoints(kind).size() == 5);
   CHECK(in_checkpoints(RecomputeKind::none).empty());
   CHECK(in_checkpoints(RecomputeKind::selective).empty());

@@ -16,7 +16,8 @@ using models::RecomputeKind;
 TEST_CASE("every form reads back as it was written, names sorted") {
   for (const char* text :
        {"none", "selective", "full", "sqrt", "every:1", "every:999999", "block:1", "block:999999",
-        "ops:attention", "ops:attention+q_proj", "ops:mlp.c_proj", "ops:torchtitan"}) {
+        "nth:2", "recursive:1", "recursive:999999", "ops:attention", "ops:attention+q_proj",
+        "ops:mlp.c_proj", "ops:torchtitan"}) {
     CAPTURE(text);
     const auto read = recompute_from(text);
     REQUIRE(read.has_value());
@@ -42,6 +43,10 @@ TEST_CASE("what is no form of it is not read") {
                            "block:0",
                            "block:1000000",
                            "block:2:3",
+                           "recursive",
+                           "recursive:",
+                           "recursive:0",
+                           "recursive:1000000",
                            "ops",
                            "ops:",
                            "ops:+",

@@ -230,7 +230,7 @@ TEST_CASE("what a workload cannot say is refused with its member and what it can
         "w: strategy: param_dtype is \"int3\", but fp32, bf16 or fp16 is needed");
   CHECK(refused("/strategy/recompute", "some") ==
         "w: strategy: recompute is \"some\", but none, selective, full, sqrt, every:K, "
-        "block:N, nth:N or ops:NAME+NAME is needed");
+        "block:N, nth:N, recursive:C or ops:NAME+NAME is needed");
   CHECK(refused("/strategy/quantize", "fp8") ==
         "w: strategy: quantize is \"fp8\", but " + packed_storage_names() + " is needed");
   CHECK(refused("/strategy/quantize", "nf5") ==

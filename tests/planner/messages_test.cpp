@@ -222,6 +222,11 @@ TEST_CASE("plimsoll's stage 3 gathers layers for each pass, the ends once a micr
   for (const std::int64_t of : {123144, 123144, 25488, 25608})
     hybrid.push_back({"all_reduce", 3, 2 * of / 3, 2});
   check_table(s, hybrid);
+  // Four layers, each from the first one's input: 4 visits and 3, 2, 1, behind 4 of the forward.
+  s = strategy(Stack::plimsoll, 3);
+  s.recompute = {models::RecomputeKind::recursive, 1};
+  const Table visits = table(plan_of(s, 4));
+  CHECK(std::ranges::count(visits, Message{"all_gather", 3 * 14, 2 * 123144, 3}) == 1);
 }
 
 TEST_CASE("plimsoll's messages are at most --bucket-size, of a unit each") {

@@ -109,6 +109,23 @@ TEST_CASE("--recompute nth makes a run of each checkpoint and of what lies betwe
   }
 }
 
+TEST_CASE("--recompute recursive makes a run of each layer") {
+  for (const char* name : {"llama-3.2-1b", "gemma-3-1b"}) {
+    const models::ModelSpec model = models::catalog_model(name);
+    models::Strategy s;
+    s.recompute.kind = models::RecomputeKind::full;
+    const std::vector<planner::LayerPart> layers = layers_of(model, s);
+    s.recompute = {models::RecomputeKind::recursive, 3};
+    std::vector<planner::LayerPart> alone;
+    for (const planner::LayerRun& run : planner::model_parts(model, s).runs) {
+      CHECK(run.first == std::ssize(alone));
+      CHECK(run.count == 1);
+      alone.push_back(run.layer(0));
+    }
+    CHECK(alone == layers);
+  }
+}
+
 TEST_CASE("a module that no op reads makes a model unplannable") {
   using models::ModuleKind;
   for (const char* model :

@@ -172,6 +172,15 @@ TEST_CASE("full recomputation saves one residual a layer, every:2 one for two la
   CHECK(three - saved(llama(6), s) == Bytes(128 * kTokens));
 }
 
+TEST_CASE("recursive recomputation saves as many residuals as it may hold") {
+  Strategy full = bf16_strategy(), s = full;
+  full.recompute.kind = RecomputeKind::full;
+  for (const std::int64_t held : {1, 2, 3, 5, 6}) {
+    s.recompute = {RecomputeKind::recursive, held};
+    CHECK(saved(llama(6), s) == saved(llama(held), full));
+  }
+}
+
 TEST_CASE("checkpoints around some layers save a residual each, the others all") {
   Strategy s = bf16_strategy();
   const Bytes none = saved(llama(6), s);

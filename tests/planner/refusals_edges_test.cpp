@@ -157,4 +157,7 @@ TEST_CASE("checkpoints around some layers: of layers that have them, not under F
   CHECK(with(nth, [](Refusable& a) {
           shard_by_fsdp(a, 1);
         }).starts_with("--fsdp-version 1 with checkpoints of some layers"));
+  CHECK(with([](Refusable& a) {
+          a.s.recompute = {RecomputeKind::recursive, 4};
+        }) == "--recompute recursive:4 is modelled with --stack plimsoll, which runs it");
 }

@@ -90,6 +90,8 @@ TEST_CASE("recomputation every K layers needs a K") {
   CHECK(recompute_value("recompute", "block:12") ==
         models::Recompute{models::RecomputeKind::block, 12});
   CHECK(recompute_value("recompute", "nth:2") == models::Recompute{models::RecomputeKind::nth, 2});
+  CHECK(recompute_value("recompute", "recursive:8") ==
+        models::Recompute{models::RecomputeKind::recursive, 8});
   for (const char* text :
        {"uniform:x", "uniform:0", "block", "block:", "block:-1", "nth",
         "nth:",      "nth:2.5",   "every", "every:", "every:0",  "every:-1",
@@ -100,6 +102,8 @@ TEST_CASE("recomputation every K layers needs a K") {
            {"every:x", "must be every:K with a whole number K of layers, at least 1"},
            {"uniform:0", "must be uniform:N with a whole number N of layers, at least 1"},
            {"nth:0", "must be nth:N with a whole number N of layers, at least 1"},
+           {"recursive:0", "must be recursive:C with a whole number C of layers, at least 1"},
+           {"recursive:C", "must be recursive:C with a whole number C of layers, at least 1"},
            {"block:0", "must be block:N with a whole number N of layers, at least 1"},
            {"ops:q_proj+q_proj",
             "must be ops: and names of what is kept, as in ops:attention+q_proj, each once; or "

@@ -168,7 +168,8 @@ TEST_CASE("recomputation changes no bit, dropout included") {
         for (const Recompute& recompute :
              {Recompute{RecomputeKind::selective}, Recompute{RecomputeKind::full},
               Recompute{RecomputeKind::every, 2}, Recompute{RecomputeKind::sqrt},
-              Recompute{RecomputeKind::block, 1}, Recompute{RecomputeKind::nth, 2}}) {
+              Recompute{RecomputeKind::block, 1}, Recompute{RecomputeKind::nth, 2},
+              Recompute{RecomputeKind::recursive, 1}}) {
           c.strategy.recompute = recompute;
           check_same(plain, c);
         }

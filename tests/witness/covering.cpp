@@ -42,7 +42,7 @@ constexpr std::array kShardings{Sharding{0, 0}, Sharding{1, 0}, Sharding{2, 0}, 
                                 Sharding{1, 2}, Sharding{2, 2}, Sharding{3, 2}};
 constexpr std::array kRecompute{
     RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full, RecomputeKind::every,
-    RecomputeKind::sqrt, RecomputeKind::block,     RecomputeKind::nth};
+    RecomputeKind::sqrt, RecomputeKind::block,     RecomputeKind::nth,  RecomputeKind::recursive};
 constexpr std::array kPrecisions{Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed,
                                  Precision::bf16};
 constexpr std::array kTrains{Trains::all,         Trains::lora,           Trains::lora_dropout,

@@ -33,7 +33,7 @@ class Draw {
     models::Strategy& s = c_.strategy;
     s.recompute = {one_of({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
                            RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::block,
-                           RecomputeKind::nth}),
+                           RecomputeKind::nth, RecomputeKind::recursive}),
                    between(1, 4)};
     // One layer has no second to be a checkpoint: both refuse that.
     if (models::leaves_layers(s.recompute.kind)) s.recompute.layers = 1 + s.recompute.layers % 2;

@@ -87,6 +87,36 @@ TEST_CASE("linears in 8 bits under every stage") {
       }
 }
 
+// Nine layers, so that inputs are held, let go and held again, and that what is gathered ahead is
+// another layer's each time; with frozen layers below, which are not reversed.
+TEST_CASE("layers that are run again recursively, under every stage") {
+  const std::pair<const char*, std::vector<std::string>> models[] = {
+      {R"({"model_type": "llama", "hidden_size": 16, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24, "vocab_size": 67,
+            "num_hidden_layers": 9, "max_position_embeddings": 64})",
+       {"model.embed_tokens.*", "model.layers.0.*", "model.layers.1.*", "model.layers.2.[imps]*"}},
+      {R"({"model_type": "gpt2", "n_embd": 16, "n_head": 2, "n_layer": 9, "vocab_size": 67,
+            "n_positions": 64})",
+       {"transformer.w*", "transformer.h.0.*"}},
+      {R"({"model_type": "gemma3_text", "hidden_size": 16, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 24, "vocab_size": 67,
+            "num_hidden_layers": 9, "sliding_window_pattern": 3, "sliding_window": 8,
+            "max_position_embeddings": 64})",
+       {"model.embed_tokens.*"}}};
+  for (const auto& [config, frozen] : models)
+    for (const int zero : {0, 1, 2, 3})
+      for (const std::int64_t held : {1, 2, 3, 8, 9, 12}) {
+        Case c = base("llama", 3, zero);
+        c.config = config;
+        c.strategy.precision = models::Precision::bf16_mixed;
+        c.strategy.recompute = {models::RecomputeKind::recursive, held};
+        c.batch.grad_accum = 2;
+        check_exact(c);
+        c.strategy.freeze = frozen;
+        check_exact(c);
+      }
+}
+
 TEST_CASE("drawn workloads in 8 bits") {
   for (const Case& c : planned_in_float8(12)) check_exact(c);
 }

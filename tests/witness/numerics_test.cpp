@@ -238,7 +238,7 @@ TEST_CASE("every kind of attention, loss and recomputation computes the same ste
     }
     for (const RecomputeKind kind :
          {RecomputeKind::selective, RecomputeKind::full, RecomputeKind::every, RecomputeKind::sqrt,
-          RecomputeKind::block, RecomputeKind::nth}) {
+          RecomputeKind::block, RecomputeKind::nth, RecomputeKind::recursive}) {
       Strategy s = strategy_of(Precision::fp32, 2, 3);
       s.recompute = {kind, 2};
       if (alternates(golden) && (kind == RecomputeKind::every || kind == RecomputeKind::sqrt))

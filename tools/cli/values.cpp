@@ -183,14 +183,16 @@ models::Recompute recompute_value(std::string_view option, std::string_view text
     refuse_value(option, text, "must be block:N with a whole number N of layers, at least 1");
   if (text.starts_with("nth:"))
     refuse_value(option, text, "must be nth:N with a whole number N of layers, at least 1");
+  if (text.starts_with("recursive:"))
+    refuse_value(option, text, "must be recursive:C with a whole number C of layers, at least 1");
   if (text.starts_with("ops:"))
     refuse_value(
         option, text,
         "must be ops: and names of what is kept, as in ops:attention+q_proj, each once; or "
         "ops:torchtitan");
-  constexpr std::array<std::string_view, 10> names{
-      "none",    "selective", "full",          "sqrt", "every:K",
-      "block:N", "nth:N",     "ops:NAME+NAME", "fit",  "budget:SIZE"};
+  constexpr std::array<std::string_view, 11> names{
+      "none",  "selective",   "full",          "sqrt", "every:K",    "block:N",
+      "nth:N", "recursive:C", "ops:NAME+NAME", "fit",  "budget:SIZE"};
   switch (name_index(option, text, names)) {
     case 4:
       refuse_value(option, text, "K is a number of layers, as in every:2");
@@ -199,6 +201,9 @@ models::Recompute recompute_value(std::string_view option, std::string_view text
     case 6:
       refuse_value(option, text, "every Nth layer is a checkpoint, as in nth:2");
     case 7:
+      refuse_value(option, text,
+                   "C is how many layers' inputs are held at a time, as in recursive:8");
+    case 8:
       refuse_value(option, text, "NAME is of what is kept, as in ops:attention+q_proj");
     default:
       refuse_value(option, text, "SIZE is a peak, as in budget:40GiB");

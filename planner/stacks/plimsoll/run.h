@@ -37,4 +37,11 @@ struct Run {
   bool ends_checkpoint(std::size_t layer) const { return alternates() || layer + 1 == stride(); }
 };
 
+// Of a backward that recurses, where each layer is a run.
+struct Visit {
+  std::size_t run = 0;
+  bool reverses = false;  // else runs forward and keeps nothing
+  TensorId gathered = kNoTensor;
+};
+
 }  // namespace plimsoll::planner::plimsoll_stack

@@ -153,7 +153,8 @@ void StepWriter::add_messages(const Unit& unit, Message at, std::int64_t again,
 }
 
 // Stage 3: a tied table belongs to the tail, and is gathered for the embedding, and anew for the
-// head. Made again: all but a checkpoint's last layer are gathered a third time.
+// head. Made again: all but a checkpoint's last layer are gathered a third time, and recursively
+// for each visit.
 void StepWriter::write_messages(Messages& out) {
   using Part = Message::Part;
   size_units();
@@ -167,13 +168,16 @@ void StepWriter::write_messages(Messages& out) {
   };
   add_messages(embedding_, place(Part::front, 0, 1), 0, out);
   if (gathers() && d_.tied_head) add_gathers(tail_, place(Part::front, 0, 1), out);
+  const std::vector<Visit> visits = recurses() ? visits_of_backward() : std::vector<Visit>{};
   for (const Run& run : runs_) {
     std::size_t first = 0;  // place among the layers of every run's pattern
     for (const LayerRun* before = parts_.runs.data(); before != run.layers; ++before)
       first += before->pattern.size();
     const std::size_t layers = run.pattern->size();
     const auto of_each = static_cast<std::int64_t>(run.stride() / layers);
-    const std::int64_t again = run.recomputed ? 2 * of_each - 1 : of_each;
+    const auto visited =
+        std::ranges::count(visits, static_cast<std::size_t>(&run - runs_.data()), &Visit::run);
+    const std::int64_t again = visited > 0 ? visited : run.recomputed ? 2 * of_each - 1 : of_each;
     for (std::size_t j = 0; j < layers; ++j)
       add_messages(run.units[j], place(Part::layer, first + j, run.count * of_each),
                    run.any() ? run.count * again : 0, out);

@@ -87,6 +87,7 @@ void StepWriter::micro_batch() {
     b_.at_layer(0);
   }
   begin_unit(tail_, true);
+  if (recurses()) begin_visits();
   embed();
   for (std::size_t r = 0; r < runs_.size(); ++r) layers_forward(r);
   final_norm();
@@ -97,7 +98,10 @@ void StepWriter::micro_batch() {
     chunked_loss();
   b_.begin(models::Section::layers);
   final_norm_backward();
-  for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
+  if (recurses())
+    layers_backward_recursively();
+  else
+    for (std::size_t r = runs_.size(); r-- > 0;) layers_backward(r);
   embedding_backward();
 }
 

@@ -78,9 +78,13 @@ class StepWriter {
   // Forward and backward of one micro-batch, and the optimizer (step.cpp).
   void micro_batches();
   void micro_batch();
-  void layers_forward(std::size_t run);
-  void layers_backward(std::size_t run);
+  void layers_forward(std::size_t run), layers_backward(std::size_t run);
   void recompute(std::size_t run, std::size_t last);
+  // Recursive recomputation (recursion.cpp).
+  bool recurses() const { return strategy_.recompute.kind == models::RecomputeKind::recursive; }
+  std::size_t first_reversed() const;
+  std::vector<Visit> visits_of_backward() const;
+  void begin_visits(), layers_backward_recursively();
   Ref input_of(std::size_t run, std::size_t layer) const;
   Ref stream_end() const;
   bool below_head_trains() const;
@@ -129,6 +133,7 @@ class StepWriter {
   LayerWriter layer_;
   std::vector<std::vector<OwnLayer>> own_layers_;  // of parts_.runs
   std::vector<Run> runs_;
+  std::vector<Visit> visits_;  // of the backward, where it recurses
   Unit embedding_, tail_;
   models::GroupId chunks_ = models::kNoGroup;
   std::int64_t micro_ = 0, micros_ = 1;  // which micro-batch is written, of how many distinct ones

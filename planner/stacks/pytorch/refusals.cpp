@@ -132,9 +132,10 @@ void refuse_compiled(const models::ModelSpec& model, const models::Strategy& s,
   refuse_if(s.optimizer_in_backward, "with --optimizer-in-backward");
   refuse_if(s.use_reentrant.value_or(false), "with --use-reentrant yes");
   refuse_if(s.transformers < models::Release{5, 0, 0}, "with Transformers before 5.0");
-  refuse_if(s.recompute.kind != RecomputeKind::none && s.recompute.kind != RecomputeKind::full &&
-                !models::keeps_torchtitan_ops(s.recompute),
-            "with --recompute other than none, full and ops:torchtitan");
+  refuse_if(
+      s.recompute.kind == RecomputeKind::selective || models::groups_layers(s.recompute.kind) ||
+          (s.recompute.kind == RecomputeKind::ops && !models::keeps_torchtitan_ops(s.recompute)),
+      "with --recompute other than none, full, block:N, nth:N and ops:torchtitan");
   const models::Decoder& d = *model.decoder;
   refuse_if(s.precision == models::Precision::fp32 && d.kv_heads < d.heads,
             "in fp32 with grouped queries (SDPA's math)");
@@ -292,6 +293,10 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_loops(model, s, batch);
   refuse_code(model, s, batch);
   refuse_kept_ops(model, s);
+  check(s.recompute.kind != models::RecomputeKind::recursive, ErrorKind::unsupported, [&] {
+    return "--recompute " + text_of(s.recompute) +
+           " is modelled with --stack plimsoll, which runs it";
+  });
   refuse_some_layers(s);
   refuse_compiled(model, s, batch);
   refuse_optimizer(s);

@@ -74,7 +74,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l data -d 'lengths: J
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -229,7 +229,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l data -d 'leng
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -360,7 +360,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l padding-mask -d 'ro
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
@@ -524,7 +524,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l data -d 'lengths: J
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l padding -d 'none; free: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)' -x -a 'none free longest max'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l packing -d 'of --data: no, wrapped, bfd, as TRL packs (no)' -x -a 'no wrapped bfd'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pad-to-multiple-of -d 'of --data: rows are as long as a multiple (1)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'

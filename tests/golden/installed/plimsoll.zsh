@@ -98,7 +98,7 @@ _plimsoll() {
         '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
         '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
-        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -265,7 +265,7 @@ _plimsoll() {
         '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
         '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
-        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -397,7 +397,7 @@ _plimsoll() {
         '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
         '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
-        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
@@ -569,7 +569,7 @@ _plimsoll() {
         '--padding=[none; free\: a micro-batch'\''s samples in one row, told apart by position_ids; of --data longest, max, free (none; longest)]:KIND:(none free longest max)' \
         '--packing=[of --data\: no, wrapped, bfd, as TRL packs (no)]:KIND:(no wrapped bfd)' \
         '--pad-to-multiple-of=[of --data\: rows are as long as a multiple (1)]:N:' \
-        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
+        '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
         '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
