@@ -12,11 +12,15 @@
 using namespace plimsoll;
 using nlohmann::json;
 
-// Inductor joins kernels that read the same, and orders them for a lower peak where it finds one
-// (torch/_inductor/scheduler.py, memory.py); the plan has the graph's order alone. Where a layer's
-// own backward is the peak that shows; elsewhere the peak is exact.
-TEST_CASE("steps with compiled layers peak within 0.25 % of those that Inductor compiled") {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/dry_runs_compiled.json"));
+namespace {
+
+struct Limits {
+  double peak, resident, reserved;
+};
+
+void check_runs(const std::string& file, std::size_t least,
+                Limits (*limits_of)(const std::string&)) {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/" + file));
   tests::ToTheByte exact;
   for (const json& run : document["runs"]) {
     const std::string name = run["case"];
@@ -28,12 +32,33 @@ TEST_CASE("steps with compiled layers peak within 0.25 % of those that Inductor 
     const double peak = planned.allocated.real() / run["peak_bytes"].get<double>() - 1;
     const double reserved = planned.reserved.real() / run["reserved_bytes"].get<double>() - 1;
     const double resident = planned.resident.real() / run["resident_bytes"].get<double>() - 1;
-    CHECK(std::abs(peak) < 0.0025);
-    CHECK(std::abs(resident) < 0.002);
-    // OLMo 2's: planned 6.5 % too much, of gaps between blocks of 90 MB.
-    CHECK(std::abs(reserved) < (name.starts_with("olmo-2") ? 0.07 : 0.035));
+    const Limits limits = limits_of(name);
+    CHECK(std::abs(peak) < limits.peak);
+    CHECK(std::abs(resident) < limits.resident);
+    CHECK(std::abs(reserved) < limits.reserved);
     exact.count(planned, run);
   }
-  tests::check_to_the_byte("dry_runs_compiled.json", exact);
-  CHECK(document["runs"].size() >= 19);
+  tests::check_to_the_byte(file, exact);
+  CHECK(document["runs"].size() >= least);
+}
+
+}  // namespace
+
+// Inductor joins kernels that read the same, and orders them for a lower peak where it finds one
+// (torch/_inductor/scheduler.py, memory.py); the plan has the graph's order alone. Where a layer's
+// own backward is the peak that shows; elsewhere the peak is exact.
+TEST_CASE("steps with compiled layers peak within 0.25 % of those that Inductor compiled") {
+  check_runs("dry_runs_compiled.json", 19, [](const std::string& name) -> Limits {
+    // OLMo 2's: planned 6.5 % too much, of gaps between blocks of 90 MB.
+    return {0.0025, 0.002, name.starts_with("olmo-2") ? 0.07 : 0.035};
+  });
+}
+
+TEST_CASE("compiled layers of which some are checkpoints: drawn runs peak within 0.31 %") {
+  check_runs("dry_runs_compiled_draw.json", 12, [](const std::string& name) -> Limits {
+    // Llama 2 on 64 GPUs: planned 6.6 % too much, of gaps that a peak 0.3 % lower does not leave.
+    // GPT-2 XL: states of the first step in blocks of its temporaries that are not worth splitting.
+    return {0.0031, name.ends_with("gpt2-xl") ? 0.006 : 0.002,
+            name.ends_with("11-llama-2-7b-titan") ? 0.07 : 0.035};
+  });
 }

@@ -42,7 +42,7 @@ Sizes planned_sizes(const models::ModelSpec& model, const json& workload, std::s
   const models::Batch batch = tests::batch_of(workload);
   const planner::compiled::Region region =
       planner::compiled::block_region(planner::compiled::region_question(
-          plan, parts.decoder, regime, strategy, {batch, models::Rows::full}));
+          plan, parts.decoder, regime, strategy, strategy.recompute, {batch, models::Rows::full}));
   Sizes sizes;
   for (const planner::compiled::NodeId id : partition(region.graph).saved)
     if (!region.graph[id].parameter) sizes.insert(region.graph[id].bytes);

@@ -35,6 +35,8 @@ FILE, of this folder:
   dry_runs_litgpt_draw.json      tests/golden/dry_runs_litgpt_draw.json: the same, drawn
   dry_runs_gpt_oss_cases.json    tests/golden/dry_runs_gpt_oss.json; dry_runs_gpt_oss_draw.json likewise, drawn
   dry_runs_block_draw.json       tests/golden/dry_runs_block_draw.json: checkpoints around the first layers, drawn
+  dry_runs_compiled_draw.json    tests/golden/dry_runs_compiled_draw.json: compiled, checkpoints around some, drawn
+                                 (torchtitan's of December 2024 on PYTHONPATH)
   dry_runs_nth_draw.json         tests/golden/dry_runs_nth_draw.json: around every Nth, drawn (torchtitan's, one release a run)
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels
   dry_runs_float8_cases.json     tests/golden/dry_runs_float8.json: linears in float8 (torchao)

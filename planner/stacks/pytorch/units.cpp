@@ -109,9 +109,12 @@ void StepWriter::add_run(const LayerRun& layers, std::int64_t first, std::int64_
     for (BlockPlan& plan : run.plans) plan.store_by_op(s_.strategy.recompute);
   // A backward holds places in it while the recomputation fills them.
   for (std::size_t j = 0; j < run.stride(); ++j) run.saved[j].begin(run.plan(j));
-  if (s_.compiles())
+  if (s_.compiles()) {
+    // Layers left without a checkpoint are compiled without one.
+    const models::Recompute own = run.recomputed ? s_.strategy.recompute : models::Recompute{};
     for (const BlockPlan& plan : run.plans)
-      run.compiled.push_back(CompiledBlock(s_.layer).compile(plan));
+      run.compiled.push_back(CompiledBlock(s_.layer).compile(plan, own));
+  }
   run.compiled_saved.resize(run.stride());
   run.prefixes.resize(run.stride());
   run.count = count;

@@ -64,7 +64,7 @@ void BlockTracer::number_inputs() {
   std::size_t before = 0;
   for (auto at = q_.plan.nodes.begin(); at != q_.plan.nodes.end() && !reads(*at); ++at)
     before += at->linear != nullptr || at->norm != nullptr;
-  const bool first = pytorch::repeats_layers(q_.strategy.recompute);
+  const bool first = pytorch::repeats_layers(q_.recompute);
   table_ = first ? 1 : 1 + before;
   next_ = first ? 2 : 1;
 }
@@ -309,10 +309,9 @@ void BlockTracer::node(const NodePlan& at) {
 // A checkpoint around the layer is traced with it: everything is computed again but what its policy
 // keeps. torchtitan's: attention and the GEMMs without biases, every second one.
 void BlockTracer::set_checkpoint() {
-  const models::Recompute& recompute = q_.strategy.recompute;
-  if (!pytorch::repeats_layers(recompute)) return;
+  if (!pytorch::repeats_layers(q_.recompute)) return;
   t_.set_policy(Policy::recompute);
-  if (recompute.kind != RecomputeKind::ops) return;
+  if (q_.recompute.kind != RecomputeKind::ops) return;
   t_.keep_attention(true);
   t_.keep_gemms([this] { return gemms_++ % 2 == 0; });
 }
@@ -342,7 +341,7 @@ Region block_region(const RegionQuestion& question) {
 
 RegionQuestion region_question(const pytorch::BlockPlan& plan, const models::Decoder& decoder,
                                const pytorch::Regime& regime, const models::Strategy& strategy,
-                               const pytorch::Tokens& tokens) {
+                               const models::Recompute& recompute, const pytorch::Tokens& tokens) {
   const bool wide = regime.compute == DType::fp32;
   const std::int64_t rows = checked_multiply(tokens.sequences, decoder.heads);
   const std::int64_t length = wide ? ceil_divide(tokens.length, 32) * 32 : tokens.length;
@@ -350,6 +349,7 @@ RegionQuestion region_question(const pytorch::BlockPlan& plan, const models::Dec
           .decoder = decoder,
           .regime = regime,
           .strategy = strategy,
+          .recompute = recompute,
           .tokens = tokens,
           .tables = decoder.fp32_rotary ? DType::fp32 : regime.residual,
           .statistics = checked_multiply(rows, length),

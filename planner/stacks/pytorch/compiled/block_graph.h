@@ -13,6 +13,7 @@ struct RegionQuestion {
   const models::Decoder& decoder;
   const pytorch::Regime& regime;
   const models::Strategy& strategy;
+  const models::Recompute& recompute;  // of this layer: none, where it is left without a checkpoint
   pytorch::Tokens tokens;
   DType tables = DType::fp32;  // of cos and sin
   std::int64_t statistics = 0;  // fp32 values that attention's kernel keeps of its rows
@@ -40,7 +41,7 @@ Region block_region(const RegionQuestion& question);
 // SDPA's fused kernels: FlashAttention in 16 bits, the memory-efficient one in fp32.
 RegionQuestion region_question(const pytorch::BlockPlan& plan, const models::Decoder& decoder,
                                const pytorch::Regime& regime, const models::Strategy& strategy,
-                               const pytorch::Tokens& tokens);
+                               const models::Recompute& recompute, const pytorch::Tokens& tokens);
 
 // Throws Error{unsupported} naming what of a layer is not modelled in a compiled region.
 void refuse_block(const models::Block& block);

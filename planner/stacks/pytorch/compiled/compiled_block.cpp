@@ -32,9 +32,10 @@ Gemm gemm_of(const compiled::JointGraph& graph, NodeId id) {
 }
 }  // namespace
 
-compiled::Layer CompiledBlock::compile(const BlockPlan& plan) const {
+compiled::Layer CompiledBlock::compile(const BlockPlan& plan,
+                                       const models::Recompute& recompute) const {
   return compiled::Layer(
-      compiled::region_question(plan, w_.d_, w_.regime_, w_.strategy_, w_.tokens_));
+      compiled::region_question(plan, w_.d_, w_.regime_, w_.strategy_, recompute, w_.tokens_));
 }
 
 void CompiledBlock::set_inputs(const compiled::Layer& layer, Ref input) {

@@ -11,7 +11,7 @@ class CompiledBlock {
  public:
   explicit CompiledBlock(BlockWriter& writer) : w_(writer) {}
 
-  compiled::Layer compile(const BlockPlan& plan) const;
+  compiled::Layer compile(const BlockPlan& plan, const models::Recompute& recompute) const;
   // Reads `input`, writes `output`; `saved`: by Layer::saved.
   void forward(const compiled::Layer& layer, const BlockPlan& plan, Ref input, Ref output,
                std::vector<TensorId>& saved);
