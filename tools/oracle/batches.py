@@ -56,3 +56,15 @@ def beside(workload, ids):
         positions = torch.arange(ids.numel(), device=ids.device).remainder_(longest)
         return {"position_ids": positions.view_as(ids)}
     return {}
+
+
+def outputs(workload, context, model, ids, asked_of, beside):
+    """What a model returns under `context`. `stack.accelerated`: what of it has 16 bits is made fp32, as Accelerate
+    does behind autocast (Accelerator.prepare_model, ConvertOutputsToFp32)."""
+    def returned():
+        with context:
+            return model(input_ids=ids, labels=asked_of, **beside)
+    if not workload["stack"].get("accelerated"):
+        return returned()
+    from accelerate.utils import convert_to_fp32
+    return convert_to_fp32(returned())

@@ -7,6 +7,7 @@ FlashAttnFunc, FlashAttnVarlenFunc). pad_input keeps indices and fills zeros, as
 flash_attn/bert_padding.py does.
 """
 import importlib.machinery
+import importlib.metadata
 import sys
 import types
 
@@ -80,7 +81,7 @@ def pad_input(hidden_states, indices, batch, seqlen):
 
 
 def offer():
-    """Makes Transformers find it as the package; of releases before 5.0 it is not modelled."""
+    """Makes Transformers find it as the package; of 4.53 to 4.57 it is not modelled."""
     from transformers import modeling_flash_attention_utils as found
     if not hasattr(found, "FLASH_ATTENTION_COMPATIBILITY_MATRIX"):
         return
@@ -88,15 +89,30 @@ def offer():
     package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func
     package.flash_attn_with_kvcache, package.__version__ = None, "2.8.3"
     padding.pad_input, padding.unpad_input = pad_input, None  # queries are as long as keys
-    for module in (package, padding):
-        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
-    sys.modules["flash_attn"], sys.modules["flash_attn.bert_padding"] = package, padding
+    add_modules(package, padding)
     found.is_flash_attn_2_available = lambda: True
     found.is_flash_attn_4_available = lambda: False  # a package of the same name
     rows = found.FLASH_ATTENTION_COMPATIBILITY_MATRIX[2]
     rows["general_availability_check"] = rows["pkg_availability_check"] = lambda *a, **k: True
     flash_3_package.offer(found)
     answer_for_the_data(found)
+
+
+def add_modules(*modules):
+    for module in modules:
+        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+        sys.modules[module.__name__] = module
+
+
+def offer_to_older():
+    """Releases before 4.53 look for the package when a model is imported, and for its release in what is installed. Rows that
+    hold padding, which it would unpad, are not modelled."""
+    package, padding = types.ModuleType("flash_attn"), types.ModuleType("flash_attn.bert_padding")
+    package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func
+    padding.pad_input, padding.unpad_input, padding.index_first_axis = pad_input, None, None
+    add_modules(package, padding)
+    version = importlib.metadata.version
+    importlib.metadata.version = lambda name: "2.6.3" if name == "flash_attn" else version(name)
 
 
 def answer_for_the_data(found):

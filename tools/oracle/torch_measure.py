@@ -60,6 +60,7 @@ import other_code
 import packed_base
 import routing
 import sdpa_kernels
+import trl_head
 import unsloth_kernels
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -92,7 +93,7 @@ STACK_DEFAULTS = {
     "optimizer_impl": "foreach",
     "sdpa_backend": "auto",
     "use_cache": False, "hold_outputs": False, "use_reentrant": None, "model_code": None,
-    "allocator_conf": None, "bitsandbytes_version": None,
+    "allocator_conf": None, "bitsandbytes_version": None, "accelerated": None,
 }
 STRATEGY_DEFAULTS = {
     "zero": 0,
@@ -133,7 +134,7 @@ ACCEPTED = {
     "optimizer_impl": ["foreach", "fused", "for-loop"],
     "fsdp_units": ["layers", "layers+ends", "accelerate"],
     "sdpa_backend": ["auto", "flash", "efficient", "cudnn", "math"],
-    "kernels": ["eager", "liger", "fused", "unsloth"], "loss": ["full", "chunked", "fused"],
+    "kernels": ["eager", "liger", "fused", "unsloth"], "loss": ["full", "chunked", "fused", "tiled"],
     "compile": compiled.ACCEPTED,
     "offload": activations.ACCEPTED,
     **packed_base.ACCEPTED, **batches.ACCEPTED, **float8.ACCEPTED,
@@ -218,7 +219,7 @@ def normalised(workload):
     other_code.check({"model": model, "stack": stack, "strategy": strategy}, BadInput)
     stack = {k: v for k, v in stack.items()
              if v is not None or k not in ("use_reentrant", "model_code", "bitsandbytes_version",
-                                           *fsdp1.KEYS)}  # as always
+                                           "accelerated", *fsdp1.KEYS)}  # as always
     if strategy["rows"] in (None, "full"):
         del strategy["rows"]
     if strategy["data_parallel"] is None:
@@ -291,7 +292,7 @@ def answer_for_the_data():
     try:
         from transformers import masking_utils
     except ImportError:
-        return
+        return flash_package.offer_to_older()
     restarts = masking_utils.find_packed_sequence_indices
     all_ones = getattr(masking_utils, "fast_all", lambda mask: None)  # 5.0 and later
 
@@ -473,6 +474,7 @@ def build_model(workload, device):
     usual = sharded(strategy) and stack["fsdp_version"] == 1 and "use_reentrant" not in stack
     options = None if usual else {"use_reentrant": stack.get("use_reentrant", False)}
     model = packed_base.kbit_prepared(model, strategy, options)
+    trl_head.apply(model, strategy["loss"])
     liger.apply(model, stack["kernels"], strategy["loss"])  # before every:K hides layers from it
     if not stack.get("fsdp_activation_checkpointing"):
         select_recompute(model, strategy["recompute"], options)
@@ -654,8 +656,10 @@ class Training:
                 return self.own_loss(self.ids, self.ids)
         context = torch.autocast(self.device, self.autocast_dtype) if self.autocast_dtype else \
             contextlib.nullcontext()
-        with context, sdpa_kernels.of_forward(self.workload):
-            output = self.model(input_ids=self.ids, labels=self.labels, **self.beside)
+        if trl_head.asked(self.workload):
+            return trl_head.loss(self.model, self.ids, self.labels, context, self.beside)
+        with sdpa_kernels.of_forward(self.workload):
+            output = batches.outputs(self.workload, context, self.model, self.ids, self.labels, self.beside)
         self.held = output if self.workload["stack"]["hold_outputs"] else None
         return output.loss.mean() if data_parallel.asked(self.workload) else output.loss
 

@@ -74,16 +74,6 @@ void refuse_widening(const Question& question) {
   refuse_if(s.compile != models::Compile::no, "--compile");
 }
 
-// fms-acceleration's four runs of santacoder over NF4 (its refs/a100_80gb.csv, Transformers 4.45)
-// took 18 to 34 % more than is planned so, by about the logits in fp32; who holds them was not
-// found.
-void refuse_packed_low_loss(const models::Decoder& d, const models::Strategy& s) {
-  check(!d.low_loss_once || !s.quantize || !is_mixed(s.precision) ||
-            s.transformers >= models::kLossPadsLabels,
-        ErrorKind::unsupported,
-        "--quantize of gpt_bigcode with Transformers before 4.49 is not modelled: published runs "
-        "needed 18 to 34 % more than would be planned (5.17 is modelled)");
-}
 }  // namespace
 
 void refuse_of_model(const Question& question) {
@@ -130,7 +120,6 @@ void refuse_of_model(const Question& question) {
           return "--quantize awq of " + question.model->model_type +
                  ", a mixture of experts, is not modelled yet";
         });
-  refuse_packed_low_loss(d, question.strategy);
   refuse_casting_of(question);
   refuse_widening(question);
   refuse_classifier(question);

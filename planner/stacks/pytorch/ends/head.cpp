@@ -94,6 +94,14 @@ void HeadWriter::targets() {
   }
 }
 
+// Of the projection that a layer's first GEMM makes: over a packed base it is of its input's.
+DType HeadWriter::cached_dtype() const {
+  const BlockPlan& plan = s_.runs.back().plan(0);
+  const auto projection = std::ranges::find(plan.nodes, models::OpKind::linear,
+                                            [](const NodePlan& at) { return at.node->kind; });
+  return plan.value(projection->node->out[0]).dtype;
+}
+
 // GPTBigCodeModel.forward of older releases returns keys and values although it trains: views of
 // each layer's whole projection, which recomputation would have let go. Here all at once, behind
 // the last layer.
@@ -102,7 +110,7 @@ void HeadWriter::cache_projections() {
   if (d_.cached_once == 0 || strategy_.transformers >= models::kLossPadsLabels || !s_.recomputes())
     return;
   const SymBytes layer =
-      layer_.bytes(checked_multiply(tokens_.total(), d_.cached_once), regime_.compute);
+      layer_.bytes(checked_multiply(tokens_.total(), d_.cached_once), cached_dtype());
   s_.end.cache = b_.tensor("past_key_values", layer * d_.layers, Category::activations);
   b_.op("past_key_values", Phase::forward).write(s_.end.cache);
   b_.work().moves(0, 0);
@@ -145,17 +153,44 @@ void HeadWriter::loss_forward() {
   // `outputs` and the decoder's result go with the frames that hold them.
   auto returned = b_.op("model.outputs", Phase::forward);
   if (s_.end.upcast_logits != s_.end.returned_logits) returned.release(s_.end.upcast_logits);
-  returned.release(s_.end.shifted_logits).release(s_.end.padded_labels).release(s_.end.cache);
+  returned.release(s_.end.shifted_logits).release(s_.end.padded_labels);
+  if (!widens_outputs()) returned.release(s_.end.cache);
   if (d_.labels > 0) release_classifier(returned);
   if (d_.head_transform || d_.pooled)
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
   else if (!d_.holds_stream && !vocab_parallel())
     returned.release(s_.final_norm.out);
-  if (!rules_.hold_outputs) returned.release(s_.end.returned_logits);
+  if (!rules_.hold_outputs && !widens_outputs()) returned.release(s_.end.returned_logits);
   for (const TensorId held : s_.front.prompt.held) returned.release(held);
   wrapper_.outputs_returned();
+  if (widens_outputs()) widen_outputs();
   b_.close();
   if (parts_.prefix_tokens > 0) drop_cache();
+}
+
+// Accelerate wraps a forward under autocast (accelerator.py, prepare_model, ConvertOutputsToFp32):
+// what the model returns in 16 bits is copied to fp32 while it is there. Planned of GPT-BigCode's
+// own loss alone, and of the keys and values that it returns: where the loss reads logits in fp32
+// that moment needs less than the loss's backward.
+bool HeadWriter::widens_outputs() const {
+  return regime_.autocast && d_.low_loss_once && !widens_logits();
+}
+
+void HeadWriter::widen_outputs() {
+  const SymInt tokens = tokens_.total();
+  const TensorId logits =
+      b_.tensor("logits.fp32", layer_.fp32(checked_multiply(tokens, d_.vocab)), Category::logits);
+  const SymBytes layer = layer_.fp32(checked_multiply(tokens, 2 * d_.kv_width()));
+  const TensorId cache =
+      cached_dtype() == DType::fp32
+          ? kNoTensor
+          : b_.tensor("past_key_values.fp32", layer * d_.layers, Category::activations);
+  b_.op("model.outputs.fp32", Phase::forward)
+      .read(s_.end.returned_logits)
+      .read(s_.end.cache)
+      .write(logits)
+      .write(cache);
+  if (rules_.hold_outputs) s_.end.returned_logits = logits;
 }
 
 // PEFT's forward holds the cache until the model has returned.

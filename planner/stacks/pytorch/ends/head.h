@@ -27,7 +27,9 @@ class HeadWriter : private StepPart {
   TensorId transform_head();
   void transform_back(TensorId d);
   void norm_backward(TensorId d);
-  void release_cached_casts(), drop_cache();
+  void release_cached_casts(), drop_cache(), widen_outputs();
+  bool widens_outputs() const;
+  DType cached_dtype() const;
   // Each loss by its own kernels; backwards return the gradient of the last norm's result.
   void targets(), flat_targets();
   TensorId kept_until_the_next(TensorId made);
