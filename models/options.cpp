@@ -284,7 +284,8 @@ constexpr Option kPlanOptions[] = {
         .one_of(kNamesOf<Attention>)
         .fixing("attention")
         .written_anew(),
-    Option{"loss", "KIND", "Activations", "full, chunked, fused (full; fused with liger)"}
+    Option{"loss", "KIND", "Activations",
+           "full, chunked, fused, tiled (TRL 1.x's) (full; fused with liger)"}
         .of_step_at("strategy/loss")
         .one_of(kNamesOf<Loss>)
         .fixing("loss")

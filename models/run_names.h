@@ -41,7 +41,8 @@ template <>
 inline constexpr std::array<std::string_view, 6> kNamesOf<AdapterKind>{
     "lora", "ia3", "vera", "prompt-tuning", "p-tuning", "prefix-tuning"};
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<Loss>{"full", "chunked", "fused"};
+inline constexpr std::array<std::string_view, 4> kNamesOf<Loss>{"full", "chunked", "fused",
+                                                                "tiled"};
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<DataParallelKind>{"ddp", "dp"};
 template <>

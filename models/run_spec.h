@@ -57,7 +57,8 @@ constexpr bool is_sdpa_kernel(Attention attention) {
 constexpr bool is_flash(Attention attention) {
   return attention != Attention::eager && attention != Attention::math;
 }
-enum class Loss : std::uint8_t { full, chunked, fused };
+// tiled: TRL's head from 1.x on, log-probabilities of tiles of logits.
+enum class Loss : std::uint8_t { full, chunked, fused, tiled };
 enum class Kernels : std::uint8_t { eager, liger, fused, unsloth };
 // plimsoll: ranks are threads of one process, processes of MPI on hosts, or processes with a GPU
 // each.

@@ -103,8 +103,21 @@ constexpr TrainerDefault kSwift46[] = {
     {"micro-batch", "1", "swift/trainers/arguments.py, per_device_train_batch_size"},
     {"recompute", "full", "swift/trainers/arguments.py, gradient_checkpointing"}};
 
-// SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise. The loss of 1.16 is
-// its own, in pieces of the head's GEMM, which no option says.
+// SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise.
+constexpr TrainerDefault kTrl116[] = {
+    {"transformers-version", "5.17", "trl, METADATA, Requires-Dist: transformers>=4.56.2"},
+    {"precision", "bf16-mixed", "trl/trainer/base_config.py, bf16 and __post_init__"},
+    {"param-dtype", "fp32", "trl/trainer/utils.py, create_model_from_path: dtype"},
+    {"optimizer", "adamw", "transformers, training_args.py, optim"},
+    {"optimizer-impl", "fused", "transformers, training_args.py, optim"},
+    {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
+    {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
+    {"seq-len", "1024", "trl/trainer/sft_config.py, max_length"},
+    {"recompute", "full", "trl/trainer/base_config.py, gradient_checkpointing"},
+    {"loss", "tiled", "trl/trainer/sft_trainer.py, __init__: add_fused_lm_head"},
+    {"kbit-prep", "no", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed},
+    {"adapter-dtype", "bf16", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed}};
+
 constexpr TrainerDefault kTrl029[] = {
     {"transformers-version", "5.17", "trl, METADATA, Requires-Dist: transformers>=4.56.2"},
     {"precision", "bf16-mixed", "trl/trainer/base_config.py, bf16 and __post_init__"},
@@ -224,6 +237,13 @@ constexpr std::array kTrainers{
     Trainer{"transformers", "5.17", "Trainer with its own TrainingArguments",
             "huggingface/transformers, release 5.17.0", kTransformers517,
             "What a script says stands in TrainingArguments: --training-args FILE."},
+    Trainer{
+        "trl", "1.16", "TRL's SFTTrainer with its own SFTConfig",
+        "huggingface/trl, release 1.16.0, with Transformers 5.17", kTrl116,
+        "Its head makes no logits of all tokens, but tiles (--loss tiled): planned on one GPU and "
+        "under DDP; --loss full plans the model's own loss. Rows as long as max_length, which it "
+        "pads to a multiple of 128, unless --data says how long samples are: packing and "
+        "padding_free are off until a script says otherwise. Not planned: evaluation."},
     Trainer{
         "trl", "0.29", "TRL's SFTTrainer with its own SFTConfig",
         "huggingface/trl, release 0.29.1, with Transformers 5.17", kTrl029,

@@ -73,6 +73,10 @@ TEST_CASE("so are drawn ones with a checkpoint around every Nth layer") {
   check_runs("dry_runs_nth_draw.json", {}, 18);
 }
 
+TEST_CASE("drawn steps with TRL's tiles of logits are planned as torch's allocator took them") {
+  check_runs("dry_runs_tiled_draw.json", {}, 12);
+}
+
 TEST_CASE("so are those of FSDP with parameters on the host, and what is there") {
   // Tiny FSDP1: a segment of 20 MiB of 196 to 246 is missed; the peaks are exact.
   check_runs("dry_runs_offload.json",

@@ -82,7 +82,9 @@ Planned planned_program(const json& trace, const std::string& name) {
 // gradients in place (input_buffer.cpp, can_accumulate_inplace, isTensorSubclassLike): each of its
 // sums is a new tensor for a moment. Without it the first operand becomes the sum, unless it is a
 // view: a GEMM's gradient, made for [tokens, width]. Returns the allocations (operand, sum) that
-// are one. With them the history is that of the same step unwatched, allocation by allocation.
+// are one. With them the history is that of the same step unwatched, allocation by allocation. A
+// gradient that is put among zeros (index_backward) is likewise a new tensor beside them: TRL's
+// head is planned without (experts and padded rows are planned with it, as they were watched).
 std::map<std::size_t, std::size_t> sums_in_place(const json& trace) {
   const json &ops = trace["ops"], &rows = trace["allocations"];
   const json& operators = trace["names"]["operators"];
@@ -90,15 +92,22 @@ std::map<std::size_t, std::size_t> sums_in_place(const json& trace) {
     return op.is_null() ? std::string()
                         : operators[ops[op.get<std::size_t>()][2].get<int>()].get<std::string>();
   };
+  const bool tiled = trace["workload"]["strategy"]["loss"] == "tiled";
   std::map<std::size_t, std::vector<std::size_t>> released;
   for (std::size_t i = 0; i < rows.size(); ++i)
     if (!rows[i][6].is_null()) released[rows[i][6]].push_back(i);
   std::map<std::size_t, std::size_t> sums;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const json& row = rows[i];
-    if (operator_of(row[5]) != "aten.add.Tensor") continue;
+    const bool puts = tiled && operator_of(row[5]) == "aten.index_put";
+    if (!puts && operator_of(row[5]) != "aten.add.Tensor") continue;
     const std::string phase = ops[row[5].get<std::size_t>()][0];
     if (!phase.starts_with("backward")) continue;
+    if (puts) {
+      for (const std::size_t j : released[row[5]])
+        if (rows[j][2] == row[2] && operator_of(rows[j][5]) == "aten.new_zeros") sums[j] = i;
+      continue;
+    }
     std::vector<std::size_t> operands;
     for (const std::size_t j : released[row[5]])
       if (rows[j][2] == row[2] && rows[j][0] < row[0] && rows[j][1] > row[0]) operands.push_back(j);
@@ -177,9 +186,9 @@ constexpr std::int64_t kScalars = 16;
 constexpr std::int64_t kPointerTables = 8192;
 std::int64_t unplanned(const models::StepProgram& program, const planner::Moment& moment) {
   const std::string_view op = program.ops[moment.at.op].name;
-  return op.starts_with("fsdp.")          ? kPointerTables
-         : op == "attention_mask.packing" ? 2048
-                                          : kScalars;
+  return op.starts_with("fsdp.")                                    ? kPointerTables
+         : op == "attention_mask.packing" || op == "loss.scattered" ? 2048
+                                                                    : kScalars;
 }
 
 bool near(std::int64_t a, std::int64_t b, std::int64_t tolerance = kScalars) {

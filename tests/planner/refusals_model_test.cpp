@@ -68,6 +68,33 @@ TEST_CASE("packed bases: of decoders, in groups of those with RMSNorm, AWQ of no
         "--quant-storage bf16 with --quantize hqq (view_as_float) is not modelled yet");
 }
 
+TEST_CASE("TRL's tiles: of Transformers' decoders, full rows, on one GPU and DDP") {
+  using models::Loss;
+  const auto tiled = [](const char* model, auto change) {
+    Refusable a{.model = model};
+    a.s.loss = Loss::tiled;
+    change(a);
+    return planned(a);
+  };
+  const auto nothing = [](Refusable&) {};
+  for (const char* model : {"llama-2-7b", "gpt2", "gemma-2-2b", "mixtral-8x7b"})
+    CHECK(tiled(model, nothing) == kNothing);
+  CHECK(tiled("phi-2", nothing) == "--loss tiled is not modelled of a head with a bias yet");
+  CHECK(tiled("bert-base-uncased", nothing) ==
+        "--loss tiled is modelled of decoders whose head reads the last norm's result");
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { tests::shard_by_fsdp(a, 2); }) ==
+        "--loss tiled is not modelled under FSDP yet (--loss full plans the model's own loss)");
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { a.s.kernels = models::Kernels::liger; }) ==
+        "--loss tiled is modelled of Transformers' own models without --kernels");
+  const char* const releases =
+      "--loss tiled is modelled with Transformers 5.0 and PyTorch 2.8, and later";
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { a.s.transformers = {4, 57, 0}; }) == releases);
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { a.s.torch = {2, 7, 1}; }) == releases);
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { a.s.torch = {2, 8, 0}; }) == kNothing);
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { a.s.rows = models::Rows::padded; }) ==
+        "--loss tiled with rows that hold padding or several samples is not modelled yet");
+}
+
 TEST_CASE("GPT-BigCode's own loss of older releases is planned over a packed base") {
   Refusable a{.model = "santacoder"};
   pack_base(a, "nf4-dq");

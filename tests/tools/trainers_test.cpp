@@ -106,7 +106,7 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
       "ms-swift@4.6, "
       "torchtitan@0.2.2, torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, "
       "transformers@5.17, "
-      "trl@0.29, trl@0.24, trl@0.12, unsloth@2025.11";
+      "trl@1.16, trl@0.29, trl@0.24, trl@0.12, unsloth@2025.11";
   CHECK(refusal("llama-3-8b", {{"trainer", "megatron"}}) ==
         "--trainer megatron: not known" + known);
   CHECK(refusal("llama-3-8b", {{"trainer", "tortitan"}}) ==
@@ -148,6 +148,10 @@ TEST_CASE("each trainer's options are these") {
       {"transformers@5.17",
        "--transformers-version 5.17 --precision fp32 --optimizer adamw --optimizer-impl fused "
        "--micro-batch 8 --recompute none"},
+      {"trl@1.16",
+       "--transformers-version 5.17 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
+       "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "
+       "--loss tiled --kbit-prep no --adapter-dtype bf16"},
       {"trl@0.29",
        "--transformers-version 5.17 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
        "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "

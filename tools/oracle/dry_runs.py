@@ -37,6 +37,7 @@ FILE, of this folder:
   dry_runs_block_draw.json       tests/golden/dry_runs_block_draw.json: checkpoints around the first layers, drawn
   dry_runs_compiled_draw.json    tests/golden/dry_runs_compiled_draw.json: compiled, checkpoints around some, drawn
                                  (torchtitan's of December 2024 on PYTHONPATH)
+  dry_runs_tiled_draw.json       tests/golden/dry_runs_tiled_draw.json: TRL's head of tiles, drawn
   dry_runs_nth_draw.json         tests/golden/dry_runs_nth_draw.json: around every Nth, drawn (torchtitan's, one release a run)
   dry_runs_liger_cases.json      tests/golden/dry_runs_liger.json: with Liger's kernels
   dry_runs_float8_cases.json     tests/golden/dry_runs_float8.json: linears in float8 (torchao)

@@ -43,6 +43,8 @@ void refuse(const Strategy& s) {
         "(flash, eager, math)");
   check(!s.optimizer_in_backward, ErrorKind::unsupported,
         "--optimizer-in-backward needs --stack pytorch");
+  check(s.loss != models::Loss::tiled, ErrorKind::bad_input,
+        "--loss tiled is of TRL's trainers on --stack pytorch, not plimsoll");
   check(s.recompute.kind != models::RecomputeKind::ops, ErrorKind::unsupported,
         "--recompute ops needs --stack pytorch: our own runtime keeps no operators' results");
   check(s.rows == models::Rows::full, ErrorKind::unsupported, [&] {

@@ -22,6 +22,8 @@ void refuse_attention(const Question& question);
 void refuse_on_gpu(const Question& question, Rules::Sdpa sdpa);
 // Error{unsupported}: what is not modelled of a classifier of sequences.
 void refuse_classifier(const Question& question);
+// Error{unsupported}, {bad_input}: what is not modelled of --loss tiled.
+void refuse_tiled(const Question& question);
 // Error{unsupported}, {bad_input}: what is not modelled of torch.nn.DataParallel.
 void refuse_data_parallel(const models::Strategy& s);
 // Error{unsupported}: what is not modelled of adapters.

@@ -123,6 +123,7 @@ void refuse_of_model(const Question& question) {
   refuse_casting_of(question);
   refuse_widening(question);
   refuse_classifier(question);
+  refuse_tiled(question);
   refuse_attention(question);
 }
 

@@ -109,6 +109,10 @@ struct EndSaved {
   TensorId upcast_logits = kNoTensor, shifted_logits = kNoTensor, returned_logits = kNoTensor;
   TapeSaved logits, entropy;  // loss_functions.cpp
   TensorId cache = kNoTensor;  // past keys and values that the model returns
+  // TRL's head: the rows that are scored, what is kept of each, which they are; what it returns.
+  TensorId rows = kNoTensor, log_z = kNoTensor, entropy_of_rows = kNoTensor, mask = kNoTensor;
+  std::array<TensorId, 3> scattered{kNoTensor, kNoTensor, kNoTensor};
+  TensorId own_loss = kNoTensor;
   TensorId tied_grad = kNoTensor;  // the head's share of a tied table's gradient
   TensorId log_probabilities = kNoTensor;
   TensorId targets = kNoTensor, padded_labels = kNoTensor, fused_weight_grad = kNoTensor;

@@ -46,7 +46,9 @@ struct Step {
   // The head's gradient of a tied table is one of a GEMM, not of a cast (autocast), nor made by
   // a loss, nor a sum of several.
   bool head_grad_is_view() const {
-    return !regime.casts_weights() && strategy.loss != models::Loss::fused && !heads_parts();
+    const bool by_loss =
+        strategy.loss == models::Loss::fused || strategy.loss == models::Loss::tiled;
+    return !regime.casts_weights() && !by_loss && !heads_parts();
   }
   // The stream before layer `layer` of an instance, and its gradient.
   Ref input_of(std::size_t run, std::size_t layer) const;

@@ -123,7 +123,8 @@ void HeadWriter::loss_forward() {
   const bool caps = d_.soft_capped_logits && !(liger && strategy_.loss == Loss::fused);
   const bool plain = !caps && !d_.scaled_logits && !parts_.head.bias && !d_.masked_loss &&
                      d_.embedding_width == 0 && d_.labels == 0;
-  check(plain || strategy_.loss == Loss::full, ErrorKind::unsupported,
+  check(plain || strategy_.loss == Loss::full || strategy_.loss == Loss::tiled,
+        ErrorKind::unsupported,
         "--loss: fused and chunked losses are not modelled where logits are scaled or capped, or "
         "the head has a bias, or reads a projection, or classifies");
   b_.open(kNoGroup, false, s_.times);
@@ -147,6 +148,9 @@ void HeadWriter::loss_forward() {
     case Loss::fused:
       strategy_.kernels == models::Kernels::unsloth ? unsloth_forward() : fused_forward();
       break;
+    case Loss::tiled:
+      tiled_forward();
+      break;
   }
   if (!d_.bare) wrapper_.after_model();
   release_cached_casts();
@@ -158,12 +162,13 @@ void HeadWriter::loss_forward() {
   if (d_.labels > 0) release_classifier(returned);
   if (d_.head_transform || d_.pooled)
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
-  else if (!d_.holds_stream && !vocab_parallel())
+  else if (!d_.holds_stream && !vocab_parallel() && strategy_.loss != Loss::tiled)
     returned.release(s_.final_norm.out);
   if (!rules_.hold_outputs && !widens_outputs()) returned.release(s_.end.returned_logits);
   for (const TensorId held : s_.front.prompt.held) returned.release(held);
   wrapper_.outputs_returned();
   if (widens_outputs()) widen_outputs();
+  if (strategy_.loss == Loss::tiled) tiled_sums();
   b_.close();
   if (parts_.prefix_tokens > 0) drop_cache();
 }
@@ -244,6 +249,8 @@ void HeadWriter::backward() {
     d_norm = classifier_backward();
   else if (strategy_.loss == Loss::full)
     d_norm = vocab_parallel() ? parallel_backward() : full_backward();
+  else if (strategy_.loss == Loss::tiled)
+    d_norm = tiled_backward();
   else if (strategy_.loss == Loss::chunked)
     d_norm = heads_parts() ? parts_backward() : chunked_backward();
   else

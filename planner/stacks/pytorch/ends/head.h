@@ -30,6 +30,17 @@ class HeadWriter : private StepPart {
   void release_cached_casts(), drop_cache(), widen_outputs();
   bool widens_outputs() const;
   DType cached_dtype() const;
+  // TRL's tiles of logits (loss_tiled.cpp).
+  struct Tile {
+    TensorId logits = kNoTensor, rows = kNoTensor;
+    SymBytes slices, last_slice;  // of the weight, cast
+  };
+  SymInt tiled_rows() const;
+  TensorId of_rows(const char* name, DType dtype, Category category);
+  Tile begin_tile(Phase phase, std::int64_t slices);
+  void tile_gemm(double m, double n, double k), score_rows(), tiled_forward(), tiled_sums();
+  void scatter_scores(TensorId log_probs, TensorId top);
+  TensorId tiled_gradients(TensorId d_log_probs), tiled_backward();
   // Each loss by its own kernels; backwards return the gradient of the last norm's result.
   void targets(), flat_targets();
   TensorId kept_until_the_next(TensorId made);
