@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tests/planner/every_code.h"
 #include "tests/planner/written_work.h"
@@ -100,4 +101,40 @@ TEST_CASE("a reentrant checkpoint's backward is the layer's forward again, and i
       }
     }
   CHECK(written >= 100);
+}
+
+// Layers do not know which loss is behind them, in anybody's code, with adapters or without.
+TEST_CASE("a loss changes nothing that the layers compute") {
+  int compared = 0;
+  for (const char* config : kModels)
+    for (const models::ModelCode code :
+         {models::ModelCode::transformers, models::ModelCode::torchtune_0_6_1,
+          models::ModelCode::torchtitan_0_2_2, models::ModelCode::litgpt_0_5_13})
+      for (const bool adapters : {false, true}) {
+        Strategy s;
+        s.code = code;
+        s.precision = models::Precision::bf16;
+        if (adapters) s.lora = models::Lora{.rank = 4, .targets = {"q_proj", "v_proj"}};
+        std::vector<planner::StepWork> steps;
+        for (const models::Loss loss : {models::Loss::full, models::Loss::chunked}) {
+          s.loss = loss;
+          try {
+            steps.push_back(Written(config, s, {.seq_len = 64, .micro_batch = 2}).all());
+          } catch (const Error&) {  // not of this code, or no adapter on it
+          }
+        }
+        if (steps.size() < 2) continue;
+        ++compared;
+        for (std::size_t layer = 0; layer < steps[0].layers.size(); ++layer)
+          for (const auto part : {&planner::WorkOfPart::forward, &planner::WorkOfPart::backward}) {
+            const planner::WorkSum &one = steps[0].layers[layer].*part,
+                                   &other = steps[1].layers[layer].*part;
+            CAPTURE(std::string(config).substr(15, 12));
+            CAPTURE(static_cast<int>(code));
+            CHECK(one.moved == other.moved);
+            CHECK(one.kernels == other.kernels);
+            CHECK(one.gemms.size() == other.gemms.size());
+          }
+      }
+  CHECK(compared >= 10);
 }
