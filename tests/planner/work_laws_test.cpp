@@ -37,6 +37,12 @@ std::string moving_for_nobody(const char* config, const Strategy& s) {
   return out;
 }
 
+double flops(const planner::WorkSum& work) {
+  double sum = 0;
+  for (const planner::Gemm& gemm : work.gemms) sum += planner::flops_of(gemm);
+  return sum;
+}
+
 }  // namespace
 
 TEST_CASE("an op that makes nothing, not even for a moment, asks nothing of the GPU") {
@@ -103,8 +109,10 @@ TEST_CASE("a reentrant checkpoint's backward is the layer's forward again, and i
   CHECK(written >= 100);
 }
 
-// Layers do not know which loss is behind them, in anybody's code, with adapters or without.
-TEST_CASE("a loss changes nothing that the layers compute") {
+// Layers do not know which loss is behind them, in anybody's code, with adapters or without. Behind
+// them a head's products are once for the hidden state's gradient, and once more for its weights',
+// where these train.
+TEST_CASE("a loss changes nothing that the layers compute, nor the head's products") {
   int compared = 0;
   for (const char* config : kModels)
     for (const models::ModelCode code :
@@ -122,6 +130,11 @@ TEST_CASE("a loss changes nothing that the layers compute") {
             steps.push_back(Written(config, s, {.seq_len = 64, .micro_batch = 2}).all());
           } catch (const Error&) {  // not of this code, or no adapter on it
           }
+        }
+        for (const planner::StepWork& step : steps) {
+          CAPTURE(std::string(config).substr(15, 12));
+          CAPTURE(static_cast<int>(code));
+          CHECK(flops(step.ends.backward) == (adapters ? 1 : 2) * flops(step.ends.forward));
         }
         if (steps.size() < 2) continue;
         ++compared;
