@@ -1,6 +1,7 @@
 // What the ops of a step's ends ask of the GPU, counted by hand from the Python that runs there.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -76,4 +77,20 @@ TEST_CASE("the backward of a chunked loss holds a part's gradients and the head'
   CHECK(scratch(512) == 2 * w - 2 * p(512));
   s.freeze = {"lm_head.weight"};
   CHECK(scratch(512) == 2 * p(512) - p(512) / 2);
+}
+
+// autocast_mode.cpp, exit: the cache of casts is cleared where the outermost context ends.
+TEST_CASE("autocast lets go of its casts where there is one") {
+  const auto exits = [](models::Precision precision) {
+    models::Strategy s;
+    s.precision = precision;
+    const Written step(kLlama, s, {.seq_len = 128, .micro_batch = 1});
+    return std::ranges::count_if(step.program.ops, [](const models::Op& op) {
+      return std::string_view(op.name) == "autocast.exit";
+    });
+  };
+  CHECK(exits(models::Precision::bf16_mixed) == 1);
+  CHECK(exits(models::Precision::fp16_mixed) == 1);
+  CHECK(exits(models::Precision::bf16) == 0);
+  CHECK(exits(models::Precision::fp32) == 0);
 }

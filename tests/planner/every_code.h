@@ -76,6 +76,9 @@ inline Change kernels(models::Kernels of, models::Loss loss) {
 inline Change both(const Change& one, const Change& other) {
   return [=](Strategy& s) { one(s), other(s); };
 }
+inline Change float8(models::Fp8Recipe of) {
+  return [=](Strategy& s) { s.precision = models::Precision::fp8_mixed, s.fp8_recipe = of; };
+}
 inline Change code(models::ModelCode of) {
   return [=](Strategy& s) { s.code = of; };
 }
@@ -122,6 +125,8 @@ inline const std::vector<std::pair<const char*, Change>>& changes() {
       {"efficient", both(fp32, [](Strategy& s) { s.attention = models::Attention::efficient; })},
       {"efficient bf16", [](Strategy& s) { s.attention = models::Attention::efficient; }},
       {"cudnn", [](Strategy& s) { s.attention = models::Attention::cudnn; }},
+      {"float8", float8(models::Fp8Recipe::tensorwise)},
+      {"float8 rows", float8(models::Fp8Recipe::rowwise)},
       {"flex", [](Strategy& s) { s.attention = models::Attention::flex; }},
       {"tune", both(bf16, code(models::ModelCode::torchtune_0_6_1))},
       {"titan", code(models::ModelCode::torchtitan_0_2_2)},
