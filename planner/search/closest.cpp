@@ -19,7 +19,7 @@ std::optional<Found> best_of(const Scope& scope, const Control& control) {
 
 namespace {
 
-// The family whose smallest batch needs least.
+// The family whose smallest batch needs least. How fast it would be nobody asks.
 std::optional<Found> least_needy(const Scope& open, const Space& space, KnownSteps* known) {
   const std::vector<Setting> settings = families(open);
   Evaluator evaluator(open, space, known);
@@ -32,7 +32,7 @@ std::optional<Found> least_needy(const Scope& open, const Space& space, KnownSte
     const Rank rank{
         .concession = settings[i].concession, .first = need->counted().real(), .family = i};
     if (best && best->need.counted() <= need->counted()) continue;
-    best = Found{family.point(0), rank, *need, space.throughput(settings[i], family.batch(0)), {}};
+    best = Found{.setting = family.point(0), .rank = rank, .need = *need};
   }
   return best;
 }

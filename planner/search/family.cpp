@@ -36,17 +36,14 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
                Bytes states)
     : scope_(&scope), space_(&space), setting_(std::move(setting)), index_(index) {
   const std::int64_t longest = scope.base.model->max_positions;
-  if (scope.objective == Objective::context && scope.global_batch) {
-    setting_.batch.micro_batch = 1;
-    setting_.batch.grad_accum =
-        *scope.global_batch / models::decisions::mesh_of(setting_.strategy).data().ranks;
-  }
-  if (scope.objective == Objective::context)
+  if (scope.objective == Objective::context) {
     count_ = static_cast<std::size_t>((longest > 0 ? longest : kMostContext) / kContextStep);
-  else if (scope.objective == Objective::batch && !scope.global_batch)
+    if (scope.global_batch && !divide(*scope.global_batch)) count_ = 0;
+  } else if (scope.objective == Objective::batch && !scope.global_batch) {
     count_ = kMostBatch;
-  else
+  } else {
     batches_ = space.batches(setting_);
+  }
   all_ = by_size() ? count_ : batches_.size();
   const std::int64_t most = space.most_tokens(setting_, states);
   if (!scope.exhaustive && !batches_.empty())  // the first stays, to be told how much is missing
@@ -67,6 +64,17 @@ Family::Family(const Scope& scope, const Space& space, Setting setting, std::uin
   cap_.fill(count_);
   exhausted_ = count_ == 0;
   if (!exhausted_) bound_ = optimistic(in_order(0));
+}
+
+// One row at a time, unless the user says how many: the rest is accumulated. False: the ranks' rows
+// do not divide it.
+bool Family::divide(std::int64_t global_batch) {
+  models::Batch& batch = setting_.batch;
+  if (!scope_->fixed.contains("micro-batch")) batch.micro_batch = 1;
+  const std::int64_t rows =
+      batch.micro_batch * models::decisions::mesh_of(setting_.strategy).data().ranks;
+  batch.grad_accum = global_batch / rows;
+  return global_batch % rows == 0;
 }
 
 void Family::rank_by_speed() {

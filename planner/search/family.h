@@ -58,6 +58,7 @@ class Family {
  private:
   static constexpr std::size_t kClasses = 4;  // by accumulation: 1, 2, 3 and more
 
+  bool divide(std::int64_t global_batch);
   void rank_by_speed();
   bool by_size() const;
   std::size_t in_order(std::size_t at) const;

@@ -213,3 +213,26 @@ TEST_CASE(
     CHECK(kept_by(in_blocks, 5) == -1);
   }
 }
+
+// In bytes: a tensor of 10 b, an op's scratch of 30 b; and fixed ones.
+TEST_CASE("the largest size is a batch's own or one that no batch changes, a tensor's or scratch") {
+  const auto largest = [](std::int64_t tensor, std::int64_t scratch, std::int64_t rows) {
+    models::StepProgram program;
+    SizeRecorder recorder(kTwo, program);
+    ProgramBuilder builder(program, 1);
+    const SymInt b = value_of(kTwo, StepVariable::micro_batch);
+    builder.open(models::kNoGroup);
+    const auto x = builder.tensor("x", SymBytes(b * 10), Category::activations);
+    const auto fixed = builder.tensor("fixed", Bytes(tensor), Category::parameters);
+    builder.op("grows", Phase::forward).write(x).scratch(SymBytes(b * 30));
+    builder.op("stays", Phase::forward).write(fixed).scratch(Bytes(scratch));
+    builder.close();
+    BatchSizes sizes = recorder.finish();
+    REQUIRE(sizes.write(of(rows), program));
+    return sizes.largest().value();
+  };
+  CHECK(largest(50, 70, 2) == 70);
+  CHECK(largest(90, 70, 2) == 90);
+  CHECK(largest(50, 40, 2) == 60);
+  CHECK(largest(90, 70, 5) == 150);
+}

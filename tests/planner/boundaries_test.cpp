@@ -202,6 +202,8 @@ TEST_CASE("a sub-group that is exactly full ends") {
   auto& options = asked.question.strategy.data.deepspeed;
   options.sub_group_size = 164;
   CHECK(asked.layout().shards().sub_group == 184);
+  // Six tensors whole, each of which is a file's 1,024 bytes at most: of this group alone.
+  CHECK(asked.layout().shards().sub_group_uncut == 6_KiB);
   options.sub_group_size = 165;
   CHECK(asked.layout().shards().sub_group == 176);
   options.sub_group_size = 504;  // all of it

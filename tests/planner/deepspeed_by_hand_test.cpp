@@ -218,10 +218,10 @@ TEST_CASE("beside a bucket lies its copy, or the norm of the largest part that g
 // bias, in the fifth. Both are rank 2's, whose 2,080 begin in the fifth. With an element less the
 // first is reduced before the second layer's last gradient, and the next holds 8 more.
 TEST_CASE("layers in which the first buckets are reduced stand in runs of their own") {
-  const auto runs = [](std::int64_t bucket) {
-    Asked asked(2, 3, 7);
+  const auto runs = [](std::int64_t bucket, std::int64_t gpus = 3) {
+    Asked asked(2, gpus, 7);
     asked.options().reduce_bucket_size = bucket;
-    planner::StackStep step;
+    planner::StackStep step{.rank = gpus - 1};
     planner::deepspeed::write_step(asked.question, asked.parts(), {}, step);
     std::vector<std::int64_t> layers;
     for (const models::Group& group : step.program.groups) layers.push_back(group.count);
@@ -230,6 +230,9 @@ TEST_CASE("layers in which the first buckets are reduced stand in runs of their 
   using Layers = std::vector<std::int64_t>;
   CHECK(runs(1760) == Layers{2, 1, 1, 1, 2});
   CHECK(runs(1759) == Layers{2, 1, 2, 1, 1});
+  // Of twelve the last has 520, all in the first bucket: the one after it is not its own, and the
+  // next, in the seventh from the end, nothing new.
+  CHECK(runs(1760, 12) == Layers{2, 1, 1, 1, 2});
 }
 
 // stage3.py, _create_fp16_partitions_with_defragmentation: the first of the largest sub-groups. On

@@ -56,6 +56,13 @@ TEST_CASE("what DoRA is not planned with is refused by name") {
     s.data.zero = 3;
     s.data.fsdp_version = 1;
   }));
+  for (const int zero : {2, 3}) {
+    CHECK(refused("--quantize under FSDP", [&](Strategy& s) {
+      s.gpus = 8;
+      s.data.zero = zero;
+      pack(s, true);
+    }));
+  }
   CHECK(refused("--quantize and --kbit-prep no", [](Strategy& s) { pack(s, false); }));
   CHECK(refused("--recompute ops:", [](Strategy& s) {
     s.recompute = {.kind = models::RecomputeKind::ops, .kept = {"attention"}};

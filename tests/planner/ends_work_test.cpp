@@ -1,6 +1,10 @@
 // What the ops of a step's ends ask of the GPU, counted by hand from the Python that runs there.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+
 #include "tests/planner/written_work.h"
 
 using namespace plimsoll;
@@ -50,4 +54,43 @@ TEST_CASE("a fused loss asks in its backward for one kernel, and moves nothing")
   const WorkSum rest_of = rest(step, "loss.fused", models::Phase::backward);
   CHECK(rest_of.moved == 0);
   CHECK(rest_of.kernels == 1);
+}
+
+// Eight parts of 2 * 1024 / 8 rows. In bytes: a part's logits p in fp32 and `low` in 16 bits, the
+// head's weights w. Beside its result, a part's low gradient, the backward takes two gradients of
+// fp32 for the first part; one and the head's gradient for the second's softmax; or two of the
+// head's, less what the two log-probabilities before let go.
+TEST_CASE("the backward of a chunked loss holds a part's gradients and the head's") {
+  models::Strategy s = bf16();
+  s.loss = models::Loss::chunked;
+  const auto scratch = [&](std::int64_t rows) {
+    const Written step(kLlama, s, {.seq_len = rows, .micro_batch = 1});
+    for (const models::Op& op : step.program.ops)
+      if (std::string_view(op.name) == "loss.chunks" && op.phase == models::Phase::backward)
+        return op.scratch.value();
+    return std::int64_t{-1};
+  };
+  const std::int64_t w = 32000 * 4096 * 2;
+  const auto p = [](std::int64_t rows) { return rows / 8 * 32000 * 4; };
+  CHECK(scratch(8192) == p(8192) + w - p(8192) / 2);
+  CHECK(scratch(32768) == 2 * p(32768) - p(32768) / 2);
+  CHECK(scratch(512) == 2 * w - 2 * p(512));
+  s.freeze = {"lm_head.weight"};
+  CHECK(scratch(512) == 2 * p(512) - p(512) / 2);
+}
+
+// autocast_mode.cpp, exit: the cache of casts is cleared where the outermost context ends.
+TEST_CASE("autocast lets go of its casts where there is one") {
+  const auto exits = [](models::Precision precision) {
+    models::Strategy s;
+    s.precision = precision;
+    const Written step(kLlama, s, {.seq_len = 128, .micro_batch = 1});
+    return std::ranges::count_if(step.program.ops, [](const models::Op& op) {
+      return std::string_view(op.name) == "autocast.exit";
+    });
+  };
+  CHECK(exits(models::Precision::bf16_mixed) == 1);
+  CHECK(exits(models::Precision::fp16_mixed) == 1);
+  CHECK(exits(models::Precision::bf16) == 0);
+  CHECK(exits(models::Precision::fp32) == 0);
 }

@@ -4,7 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <optional>
 #include <random>
+#include <vector>
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
@@ -158,16 +161,15 @@ TEST_CASE("a step that runs only by flushing is borderline, down to what it take
 }
 
 // Tensors of 2 to 60 MiB on two streams, each of which one op writes and a later one reads.
-models::StepProgram drawn_program(std::mt19937& draw) {
-  constexpr int kOps = 12;
+models::StepProgram drawn_program(std::mt19937& draw, int ops = 12) {
   models::StepProgram program;
-  std::vector<std::vector<models::Operand>> of_op(kOps);
-  for (int i = 0; i < kOps; ++i) {
+  std::vector<std::vector<models::Operand>> of_op(ops);
+  for (int i = 0; i < ops; ++i) {
     const models::Stream stream = draw() % 2 ? models::Stream::gather : models::Stream::compute;
     program.tensors.push_back(
         {.name = "t", .bytes = Bytes(2_MiB) * (1 + draw() % 30), .stream = stream});
     of_op[i].push_back({.tensor = i, .access = models::Access::write});
-    of_op[i + draw() % (kOps - i)].push_back({.tensor = i, .access = models::Access::read});
+    of_op[i + draw() % (ops - i)].push_back({.tensor = i, .access = models::Access::read});
   }
   for (const auto& operands : of_op) {
     program.ops.push_back({.name = "op",
@@ -175,7 +177,7 @@ models::StepProgram drawn_program(std::mt19937& draw) {
                            .operand_count = static_cast<std::uint32_t>(operands.size())});
     program.operands.insert(program.operands.end(), operands.begin(), operands.end());
   }
-  program.segments = {{.op_begin = 0, .op_end = kOps}};
+  program.segments = {{.op_begin = 0, .op_end = static_cast<std::uint32_t>(ops)}};
   return program;
 }
 
@@ -211,6 +213,92 @@ TEST_CASE("up to the limit that a replay names it would be the same, and from th
   }
   CHECK(refused > 20);
   CHECK(flushed > 20);
+}
+
+// All rooms in which fitting.cpp would look whether a step runs by flushing: one in 256 between the
+// step's peak and what it needs.
+struct Rooms {
+  planner::StackStep step;
+  planner::Timeline timeline = planner::unroll(step.program);
+  planner::Peak peak = planner::PeakFinder().find(step.program);
+  std::int64_t part = 1;
+  std::vector<planner::Reserved> all;
+
+  explicit Rooms(planner::StackStep of) : step(std::move(of)) {
+    const std::int64_t more = (within({}).reserved - peak.bytes).value();
+    part = std::max<std::int64_t>(1, more / 256);
+    for (std::int64_t i = 0; i * part < more; ++i) all.push_back(within(limit(i)));
+  }
+  planner::Reserved within(std::optional<Bytes> limit) const {
+    return planner::replay(step.program, timeline, {.limit = limit}, step.start, step.allocator);
+  }
+  Bytes limit(std::size_t i) const {
+    return peak.bytes + Bytes(static_cast<std::int64_t>(i) * part);
+  }
+  std::optional<planner::Reserved> found_on(std::size_t card) const {
+    planner::Replays replays;
+    const planner::FrameworkOverhead overhead;
+    const planner::Capacity capacity{limit(card), limit(card)};
+    return planner::Fitting{step, timeline, peak, capacity, overhead, replays}.flushing();
+  }
+};
+
+// It runs where there is a room up to the card's in which it does, and as it does on the card where
+// it runs with all that has. How many do so in a smaller room alone.
+int ask_every(const Rooms& rooms, std::size_t cards) {
+  const auto same = [](const planner::Reserved& room, const planner::Reserved& found) {
+    return room.fits && room.reserved == found.reserved &&
+           room.calls.flushes == found.calls.flushes;
+  };
+  int below_alone = 0;
+  for (std::size_t card = 0; card < rooms.all.size(); card += cards) {
+    const auto found = rooms.found_on(card);
+    const auto end = rooms.all.begin() + static_cast<std::ptrdiff_t>(card) + 1;
+    const bool any = std::any_of(rooms.all.begin(), end, [](const auto& r) { return r.fits; });
+    CAPTURE(card);
+    REQUIRE(found.has_value() == any);
+    if (found && rooms.all[card].fits) REQUIRE(same(rooms.all[card], *found));
+    if (found)
+      REQUIRE(std::any_of(rooms.all.begin(), end, [&](const auto& r) { return same(r, *found); }));
+    below_alone += any && !rooms.all[card].fits;
+  }
+  return below_alone;
+}
+
+// fitting.cpp passes over the rooms that a refused replay rules out.
+TEST_CASE("no room in which a step runs by flushing is passed over") {
+  std::mt19937 draw(11);
+  int below_alone = 0;
+  for (int i = 0; i < 100; ++i) {
+    planner::StackStep step;
+    step.program = drawn_program(draw, 24);
+    step.caching_allocator = true;
+    CAPTURE(i);
+    below_alone += ask_every(Rooms(std::move(step)), 1);
+  }
+  CHECK(below_alone > 300);
+}
+
+TEST_CASE("nor is one of a model's step") {
+  std::mt19937 draw(5);
+  int asked = 0, below_alone = 0;
+  for (int i = 0; i < 8; ++i) {
+    const models::ModelSpec model = models::catalog_model("smollm2-135m");
+    planner::Question question = drawn(draw);
+    if (question.strategy.stack == Stack::plimsoll) continue;  // whose arena gives nothing back
+    question.model = &model;
+    planner::StackStep step;
+    try {
+      planner::write_step(question, planner::model_parts(model, question.strategy), step);
+    } catch (const Error&) {
+      continue;  // refused by its stack
+    }
+    CAPTURE(i);
+    below_alone += ask_every(Rooms(std::move(step)), 15);
+    ++asked;
+  }
+  CHECK(asked >= 5);
+  CHECK(below_alone > 0);
 }
 
 // 40 MiB, which no unlucky step makes more; 50 thousandths of its 41943 whole thousands on top; and

@@ -2,6 +2,10 @@
 // and bytes of PEFT's Python, counted by hand.
 #include <doctest/doctest.h>
 
+#include <string>
+#include <string_view>
+
+#include "planner/program/timeline.h"
 #include "tests/planner/written_work.h"
 
 using namespace plimsoll;
@@ -75,4 +79,16 @@ TEST_CASE("a prefix is joined to keys and to values, and nothing else") {
   CHECK(asked(step, "past_key_values.cached") == kernels(0, 0));
   CHECK(asked(step, "self_attn.k.cached") == kernels(2, 2 * joined));
   CHECK(asked(step, "self_attn.v.cached") == kernels(2, 2 * joined));
+}
+
+// Each layer's own, in its turn.
+TEST_CASE("the cache lets go of every layer's keys and values when the model has returned") {
+  const Written step = written(AdapterKind::prefix_tuning);
+  int turns = 0;
+  for (const planner::Moment& moment : planner::unroll(step.program).steps) {
+    const bool of_layer = step.program.segments[moment.at.segment].group != models::kNoGroup;
+    const models::Op& op = step.program.ops[moment.at.op];
+    turns += of_layer && std::string_view(op.name) == "past_key_values";
+  }
+  CHECK(turns == 2);
 }

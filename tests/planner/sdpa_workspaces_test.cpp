@@ -117,3 +117,36 @@ TEST_CASE("which heads cuDNN takes") {
   CHECK_FALSE(cudnn_has(136, 2, ampere));
   CHECK_FALSE(cudnn_has(64, 2, turing));
 }
+
+// dQ and the row sums in fp32; of 128 tokens or less with the engine of other cards, whose own dQ
+// and 128 bytes stand beside them, however many keys there are.
+TEST_CASE("Blackwell's engine takes sequences of more than 128 tokens, of queries and of keys") {
+  const Processors blackwell{.major = 10};
+  const auto scratch = [&](std::int64_t length, std::int64_t keys) {
+    return planner::pytorch::cudnn_backward(
+               {.sequences = 3, .length = length, .keys = keys, .heads = 2, .head_dim = 64},
+               blackwell)
+        .value();
+  };
+  const auto graph = [](std::int64_t length) { return 3 * 2 * length * 4 * (64 + 1); };
+  CHECK(scratch(129, 129) == graph(129));
+  CHECK(scratch(128, 129) == graph(128) + 3 * 2 * 128 * 4 * 64 + 128);
+  CHECK(scratch(129, 128) == graph(129) + 3 * 2 * 136 * 4 * 64 + 128);
+  CHECK(scratch(128, 128) == graph(128) + 3 * 2 * 128 * 4 * 64 + 128);
+}
+
+// CUDA C++ Programming Guide, technical specifications per compute capability: resident threads of
+// a multiprocessor.
+TEST_CASE("threads of a multiprocessor, of every NVIDIA card") {
+  const auto threads = [](const char* capability) {
+    models::Gpu gpu;
+    gpu.vendor = "nvidia";
+    gpu.compute_capability = capability;
+    return planner::pytorch::processors_of(gpu).threads;
+  };
+  for (const char* capability : {"6.0", "7.0", "8.0", "9.0", "10.0", "10.3"})
+    CHECK(threads(capability) == 2048);
+  CHECK(threads("7.5") == 1024);
+  for (const char* capability : {"8.6", "8.7", "8.9", "12.0", "12.1"})
+    CHECK(threads(capability) == 1536);
+}

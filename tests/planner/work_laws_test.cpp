@@ -3,25 +3,21 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
-#include "models/storages.h"
+#include "tests/planner/every_code.h"
 #include "tests/planner/written_work.h"
 
 using namespace plimsoll;
 using models::Access;
 using models::Strategy;
+using tests::changes;
+using tests::kModels;
 using tests::Written;
 
 namespace {
-
-constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 256, "vocab_size": 1000,
-  "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
-  "num_key_value_heads": 2, "max_position_embeddings": 512})";
 
 // The ops that write nothing, take no memory for a moment, and say that they move or launch
 // something.
@@ -41,108 +37,11 @@ std::string moving_for_nobody(const char* config, const Strategy& s) {
   return out;
 }
 
-using Change = std::function<void(Strategy&)>;
-
-constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2,
-  "vocab_size": 1000, "n_positions": 128})";
-constexpr const char* kGemma2 = R"({"model_type": "gemma2", "hidden_size": 64, "vocab_size": 1000,
-  "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "num_key_value_heads": 1, "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 32,
-  "max_position_embeddings": 512})";
-constexpr const char* kMixtral = R"({"model_type": "mixtral", "hidden_size": 64, "vocab_size": 1000,
-  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
-  "max_position_embeddings": 512, "sliding_window": null})";
-constexpr const char* kBert = R"({"model_type": "bert", "hidden_size": 64, "vocab_size": 1000,
-  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "max_position_embeddings": 128, "type_vocab_size": 2})";
-constexpr const char* kNeoX = R"({"model_type": "gpt_neox", "hidden_size": 64, "vocab_size": 1000,
-  "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "max_position_embeddings": 128})";
-constexpr const char* kFalcon = R"({"model_type": "falcon", "hidden_size": 64, "vocab_size": 1000,
-  "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 128})";
-constexpr const char* kBloom = R"({"model_type": "bloom", "hidden_size": 64, "vocab_size": 1000,
-  "n_layer": 2, "n_head": 2})";
-constexpr const char* kQwen3 = R"({"model_type": "qwen3", "hidden_size": 64, "vocab_size": 1000,
-  "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
-  "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512})";
-
-Change packed(const char* storage) {
-  return [=](Strategy& s) {
-    s.lora = models::Lora{.rank = 4, .targets = {"q_proj", "k_proj", "v_proj", "o_proj"}};
-    s.param_dtype = DType::bf16;
-    s.quantize =
-        models::Quantization{.storage = models::find_packed_storage(storage), .kbit_prep = false};
-  };
+double flops(const planner::WorkSum& work) {
+  double sum = 0;
+  for (const planner::Gemm& gemm : work.gemms) sum += planner::flops_of(gemm);
+  return sum;
 }
-Change adapter(models::AdapterKind kind, bool dora = false) {
-  return [=](Strategy& s) {
-    s.lora = models::Lora{.kind = kind,
-                          .rank = 4,
-                          .targets = {"q_proj", "v_proj", "c_attn", "query", "query_key_value"},
-                          .dora = dora};
-    if (kind >= models::AdapterKind::prompt_tuning)
-      s.lora->targets.clear(), s.lora->virtual_tokens = 8;
-  };
-}
-Change kernels(models::Kernels of, models::Loss loss) {
-  return [=](Strategy& s) { s.kernels = of, s.loss = loss; };
-}
-Change both(const Change& one, const Change& other) {
-  return [=](Strategy& s) { one(s), other(s); };
-}
-Change code(models::ModelCode of) {
-  return [=](Strategy& s) { s.code = of; };
-}
-
-const std::vector<std::pair<const char*, Change>>& changes() {
-  using models::Kernels;
-  using models::Loss;
-  using enum models::AdapterKind;
-  const Change plain = [](Strategy&) {};
-  const Change full = [](Strategy& s) { s.recompute.kind = models::RecomputeKind::full; };
-  const Change eager = [](Strategy& s) { s.attention = models::Attention::eager; };
-  const Change bf16 = [](Strategy& s) { s.precision = models::Precision::bf16; };
-  const Change fp32 = [](Strategy& s) { s.precision = models::Precision::fp32; };
-  const Change old = [](Strategy& s) { s.transformers = {4, 46, 0}; };
-  const Change compiled = [](Strategy& s) { s.compile = models::Compile::block; };
-  const Change padded = [](Strategy& s) { s.rows = models::Rows::padded; };
-  static const std::vector<std::pair<const char*, Change>> all = {
-      {"plain", plain},
-      {"full", full},
-      {"eager", eager},
-      {"bf16", bf16},
-      {"fp32", fp32},
-      {"old", old},
-      {"padded", padded},
-      {"compiled", compiled},
-      {"liger", kernels(Kernels::liger, Loss::full)},
-      {"liger fused", kernels(Kernels::liger, Loss::fused)},
-      {"chunked", kernels(Kernels::eager, Loss::chunked)},
-      {"liger bf16", both(bf16, kernels(Kernels::liger, Loss::fused))},
-      {"lora", adapter(lora)},
-      {"dora", adapter(lora, true)},
-      {"vera", adapter(vera)},
-      {"ia3", adapter(ia3)},
-      {"lora full", both(adapter(lora), full)},
-      {"prefix", adapter(prefix_tuning)},
-      {"prompt", adapter(prompt_tuning)},
-      {"p", adapter(p_tuning)},
-      {"nf4", packed("nf4")},
-      {"nf4-dq", packed("nf4-dq")},
-      {"int8", packed("int8")},
-
-      {"offload", [](Strategy& s) { s.offload.activations = true; }},
-      {"flash", [](Strategy& s) { s.attention = models::Attention::flash_2; }},
-      {"flex", [](Strategy& s) { s.attention = models::Attention::flex; }},
-      {"tune", both(bf16, code(models::ModelCode::torchtune_0_6_1))},
-      {"titan", code(models::ModelCode::torchtitan_0_2_2)},
-      {"litgpt", code(models::ModelCode::litgpt_0_5_13)}};
-  return all;
-}
-
-constexpr std::array kModels{kLlama, kGpt2,   kGemma2, kMixtral, kBert,
-                             kNeoX,  kFalcon, kBloom,  kQwen3};
 
 }  // namespace
 
@@ -208,4 +107,47 @@ TEST_CASE("a reentrant checkpoint's backward is the layer's forward again, and i
       }
     }
   CHECK(written >= 100);
+}
+
+// Layers do not know which loss is behind them, in anybody's code, with adapters or without. Behind
+// them a head's products are once for the hidden state's gradient, and once more for its weights',
+// where these train.
+TEST_CASE("a loss changes nothing that the layers compute, nor the head's products") {
+  int compared = 0;
+  for (const char* config : kModels)
+    for (const models::ModelCode code :
+         {models::ModelCode::transformers, models::ModelCode::torchtune_0_6_1,
+          models::ModelCode::torchtitan_0_2_2, models::ModelCode::litgpt_0_5_13})
+      for (const bool adapters : {false, true}) {
+        Strategy s;
+        s.code = code;
+        s.precision = models::Precision::bf16;
+        if (adapters) s.lora = models::Lora{.rank = 4, .targets = {"q_proj", "v_proj"}};
+        std::vector<planner::StepWork> steps;
+        for (const models::Loss loss : {models::Loss::full, models::Loss::chunked}) {
+          s.loss = loss;
+          try {
+            steps.push_back(Written(config, s, {.seq_len = 64, .micro_batch = 2}).all());
+          } catch (const Error&) {  // not of this code, or no adapter on it
+          }
+        }
+        for (const planner::StepWork& step : steps) {
+          CAPTURE(std::string(config).substr(15, 12));
+          CAPTURE(static_cast<int>(code));
+          CHECK(flops(step.ends.backward) == (adapters ? 1 : 2) * flops(step.ends.forward));
+        }
+        if (steps.size() < 2) continue;
+        ++compared;
+        for (std::size_t layer = 0; layer < steps[0].layers.size(); ++layer)
+          for (const auto part : {&planner::WorkOfPart::forward, &planner::WorkOfPart::backward}) {
+            const planner::WorkSum &one = steps[0].layers[layer].*part,
+                                   &other = steps[1].layers[layer].*part;
+            CAPTURE(std::string(config).substr(15, 12));
+            CAPTURE(static_cast<int>(code));
+            CHECK(one.moved == other.moved);
+            CHECK(one.kernels == other.kernels);
+            CHECK(one.gemms.size() == other.gemms.size());
+          }
+      }
+  CHECK(compared >= 10);
 }

@@ -325,6 +325,21 @@ TEST_CASE("a value that an axis has not is refused with those that it has") {
   }
 }
 
+TEST_CASE("an axis that is none is refused with all that there are") {
+  Asked asked(2);
+  asked.scope.without["zeros"] = {"3"};
+  try {
+    check_filters(asked.scope);
+    FAIL("--without zeros=3 is taken");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::bad_input);
+    CHECK(error.message() ==
+          "--without zeros=…: the axes are adapters, gpus, stack, quantize, optimizer, precision, "
+          "param-dtype, offload, optimizer-impl, recompute, kernels, loss, attention, zero, "
+          "shard-group");
+  }
+}
+
 TEST_CASE("a plan's options are its axes' and its batch's; what fit takes without is left out") {
   Asked asked(8);
   Setting x = asked.so_far;

@@ -13,6 +13,7 @@
 #include "planner/search/concessions.h"
 #include "planner/search/family.h"
 #include "planner/search/search.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
@@ -294,4 +295,29 @@ TEST_CASE("a card that is one byte too small is too small, by that byte") {
           ++edges;
         }
   CHECK(edges >= 30);
+}
+
+// 64 rows of two ranks: 32 each, one at a time or as many as are given; 5 do not divide them.
+TEST_CASE(
+    "the longest sequence of a global batch is of the rows at a time that are given, else one") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  Scope scope = tests::scope_of(model, "4090", 2, 512);
+  scope.fixed = {"gpus"};
+  scope.objective = Objective::context;
+  scope.only = {{"stack", {"pytorch"}}, {"recompute", {"full"}}};
+  scope.global_batch = 64;
+  scope.base.batch.micro_batch = 4;
+  const auto expect = [&](std::int64_t rows, std::int64_t times) {
+    const std::vector<Found> found = search::search(scope).ranked;
+    REQUIRE(!found.empty());
+    for (const Found& one : found) {
+      CHECK(one.setting.batch.micro_batch == rows);
+      CHECK(one.setting.batch.grad_accum == times);
+    }
+  };
+  expect(1, 32);
+  scope.fixed.insert("micro-batch");
+  expect(4, 8);
+  scope.base.batch.micro_batch = 5;
+  CHECK(search::search(scope).ranked.empty());
 }

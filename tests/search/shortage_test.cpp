@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
@@ -72,6 +76,17 @@ TEST_CASE("beyond 4,096 GPUs nothing is offered") {
   const Shortage found = shortage(scope, {});
   REQUIRE(found.closest.has_value());
   for (const WouldFit& one : found.would_fit) CHECK(!one.change.starts_with("--gpus"));
+}
+
+// Twice 2,048 is the last number that is looked at. That the model would fit on one of them too,
+// nobody asks: of those up to 4,096 the fewest are named.
+TEST_CASE("4,096 GPUs are looked at") {
+  const models::ModelSpec model = models::catalog_model("gpt2");
+  Scope scope = scope_of(model, "h100", 2048, 512);
+  scope.only["zero"] = {"0"};
+  scope.base.batch.micro_batch = 1;
+  scope.fixed.insert("micro-batch");
+  CHECK(std::ranges::count(changes(shortage(scope, {})), "--gpus 1") == 1);
 }
 
 // 13 billion parameters: 26 GB in bf16, two cards of 24 GB; with AdamW's states 208 GB, nine, which
