@@ -234,9 +234,10 @@ bool comes_with_kernels(const Strategy& s) {
 
 void add_loss(const Strategy& s, TrainingCode& out) {
   const Loss loss = s.loss;
-  check(loss != Loss::tiled, ErrorKind::unsupported,
-        "export: --loss tiled is what TRL's SFTTrainer does of itself, from release 1.x on; no code "
-        "is written for another trainer");
+  check(
+      loss != Loss::tiled, ErrorKind::unsupported,
+      "export: --loss tiled is what TRL's SFTTrainer does of itself, from release 1.x on; no code "
+      "is written for another trainer");
   if (loss == Loss::full || comes_with_kernels(s)) return;
   const bool chunked = loss == Loss::chunked;
   const char* name = chunked ? "chunked_loss" : "fused_loss";

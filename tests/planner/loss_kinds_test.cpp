@@ -77,15 +77,15 @@ TEST_CASE("the chunked loss upcasts an eighth of the logits at a time") {
 }
 
 // All tokens but the last one are scored: 2 N h of their rows, labels, two fp32 numbers of each and
-// which they are; how many, 8 bytes, and not nll_loss's total weight. Where 4096 rows of 32768
-// words pass, 256 MiB, all logits would be 2 GiB in 16 bits.
+// which they are; how many, 8 bytes. Not labels padded by one, and not nll_loss's total weight.
+// Where 4096 rows of 32768 words pass, 256 MiB, all logits would be 2 GiB in 16 bits.
 TEST_CASE("TRL's tiles leave rows and not logits, of which one tile lives at a time") {
   const Written tiled(models::Loss::tiled);
   constexpr std::int64_t kN = kT - 1;
   CHECK(tiled.tensor("loss.logits.tile") == Bytes(256LL << 20));
   const Bytes full = Written(models::Loss::full).after_forward();
-  CHECK(full - tiled.after_forward() ==
-        Bytes(4 * kT * kV + 4 + 2 * kT * kH - (2 * kN * kH + kN * (8 + 4 + 4 + 1) + 8)));
+  CHECK(full - tiled.after_forward() == Bytes(4 * kT * kV + 4 + 2 * kT * kH + 8 * (kT + 1) -
+                                              (2 * kN * kH + kN * (8 + 4 + 4 + 1) + 8)));
 }
 
 TEST_CASE("every kind of loss leaves nothing behind") {

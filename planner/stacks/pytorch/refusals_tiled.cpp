@@ -5,7 +5,6 @@
 #include "models/bitsandbytes.h"
 #include "models/lora.h"
 #include "models/model_spec.h"
-#include "models/run_names.h"
 #include "planner/plan.h"
 #include "planner/stacks/pytorch/refusals.h"
 
@@ -19,15 +18,15 @@ void refuse_tiled(const Question& question) {
   const auto refuse_if = [](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported, [&] { return std::string("--loss tiled ") + what; });
   };
-  check(s.stack == models::Stack::pytorch, ErrorKind::bad_input, [&] {
-    return "--loss tiled is of TRL's trainers on --stack pytorch, not " +
-           std::string(models::name_of(s.stack));
-  });
+  refuse_if(s.stack != models::Stack::pytorch,
+            "is not modelled on --stack deepspeed yet (--loss full plans the model's own loss)");
   const models::Decoder& d = *question.model->decoder;
   refuse_if(!models::is_transformers(s.code) || s.kernels != models::Kernels::eager,
             "is modelled of Transformers' own models without --kernels");
   refuse_if(s.transformers < models::Release{5, 0, 0} || s.torch < models::Release{2, 8, 0},
             "is modelled with Transformers 5.0 and PyTorch 2.8, and later");
+  // FSDP2's hooks of the head, which does not run as a module, are not called: the last layer is
+  // not gathered ahead.
   refuse_if(s.data.zero >= 2,
             "is not modelled under FSDP yet (--loss full plans the model's own loss)");
   refuse_if(s.data.kind == models::DataParallelKind::dp, "is not modelled with --data-parallel dp");

@@ -76,7 +76,7 @@ _plimsoll() {
     fit:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     fit:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
-    fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
+    fit:--loss) COMPREPLY=($(compgen -W 'full chunked fused tiled' -- "$cur")); return ;;
     fit:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     fit:--lora-rank) return ;;
     fit:--adapters) return ;;
@@ -208,7 +208,7 @@ _plimsoll() {
     recommend:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     recommend:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
-    recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
+    recommend:--loss) COMPREPLY=($(compgen -W 'full chunked fused tiled' -- "$cur")); return ;;
     recommend:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     recommend:--lora-rank) return ;;
     recommend:--adapters) return ;;
@@ -329,7 +329,7 @@ _plimsoll() {
     run:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     run:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
-    run:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
+    run:--loss) COMPREPLY=($(compgen -W 'full chunked fused tiled' -- "$cur")); return ;;
     run:--lora-rank) return ;;
     run:--adapters) return ;;
     run:--lora-alpha) return ;;
@@ -471,7 +471,7 @@ _plimsoll() {
     oom:--recompute) COMPREPLY=($(compgen -W 'none selective' -- "$cur")); return ;;
     oom:--use-reentrant) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--attention) COMPREPLY=($(compgen -W 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers' -- "$cur")); return ;;
-    oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused' -- "$cur")); return ;;
+    oom:--loss) COMPREPLY=($(compgen -W 'full chunked fused tiled' -- "$cur")); return ;;
     oom:--adapter) COMPREPLY=($(compgen -W 'lora ia3 vera prompt-tuning p-tuning prefix-tuning' -- "$cur")); return ;;
     oom:--lora-rank) return ;;
     oom:--adapters) return ;;

@@ -77,7 +77,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l pad-to-multiple-of 
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l loss -d 'full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)' -x -a 'full chunked fused tiled'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
@@ -232,7 +232,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l pad-to-multip
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l loss -d 'full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)' -x -a 'full chunked fused tiled'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
@@ -363,7 +363,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l pad-to-multiple-of 
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l loss -d 'full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)' -x -a 'full chunked fused tiled'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-alpha -d '(16)' -x
@@ -527,7 +527,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l pad-to-multiple-of 
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l recompute -d 'none, selective (core_attn), full, sqrt, every:K (uniform:K), block:N (the first N), nth:N (every Nth), recursive:C, ops:NAME+NAME, fit, budget:SIZE (none)' -x -a 'none selective'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-reentrant -d 'of checkpoints (no; FSDP1'\''s old releases: yes)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l attention -d 'flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math' -x -a 'flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused (full; fused with liger)' -x -a 'full chunked fused'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l loss -d 'full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)' -x -a 'full chunked fused tiled'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter -d 'lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)' -x -a 'lora ia3 vera prompt-tuning p-tuning prefix-tuning'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-rank -d 'train adapters of this rank, freeze the rest' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapters -d 'LoRA: how many are loaded; one is trained (1)' -x

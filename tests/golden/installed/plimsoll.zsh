@@ -101,7 +101,7 @@ _plimsoll() {
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
-        '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
+        '--loss=[full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)]:KIND:(full chunked fused tiled)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
@@ -268,7 +268,7 @@ _plimsoll() {
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
-        '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
+        '--loss=[full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)]:KIND:(full chunked fused tiled)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
@@ -400,7 +400,7 @@ _plimsoll() {
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
-        '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
+        '--loss=[full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)]:KIND:(full chunked fused tiled)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \
         '--lora-alpha=[(16)]:A:' \
@@ -572,7 +572,7 @@ _plimsoll() {
         '--recompute=[none, selective (core_attn), full, sqrt, every\:K (uniform\:K), block\:N (the first N), nth\:N (every Nth), recursive\:C, ops\:NAME+NAME, fit, budget\:SIZE (none)]:KIND:(none selective)' \
         '--use-reentrant=[of checkpoints (no; FSDP1'\''s old releases\: yes)]:YES|NO:(yes no)' \
         '--attention=[flash, flash-1, flash-2, flash-3 (the packages), cudnn, efficient (of SDPA), flex, xformers (of Unsloth), eager, math]:KIND:(flash eager math flash-1 flash-2 flash-3 cudnn efficient flex xformers)' \
-        '--loss=[full, chunked, fused (full; fused with liger)]:KIND:(full chunked fused)' \
+        '--loss=[full, chunked, fused, tiled (TRL 1.x'\''s) (full; fused with liger)]:KIND:(full chunked fused tiled)' \
         '--adapter=[lora, ia3, vera, prompt-tuning, p-tuning, prefix-tuning (lora, with --lora-rank)]:KIND:(lora ia3 vera prompt-tuning p-tuning prefix-tuning)' \
         '--lora-rank=[train adapters of this rank, freeze the rest]:R:' \
         '--adapters=[LoRA\: how many are loaded; one is trained (1)]:N:' \

@@ -215,7 +215,6 @@ TensorId HeadWriter::tiled_backward() {
   const TensorId d_by_token = step("loss.by_token.grad", d_sum, SymBytes());
   const TensorId d_log_probs =
       step("loss.log_probs.grad", d_by_token, SymBytes{checked_multiply(n, kIndices)});
-  if (!s_.loss_prefetches) wrapper_.before_head_backward();
   s_.unit = s_.head_unit;
   const TensorId d_rows = tiled_gradients(d_log_probs);
   const TensorId d_cut =
