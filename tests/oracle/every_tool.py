@@ -50,7 +50,7 @@ PACKAGES = {
 }
 OF_MEASURE = """activations adapters awq_base bare_packages batches compiled data_parallel flash_3_package flash_package
 flex_attention float8 fms_gptq fms_kernels fsdp1 kept_ops litgpt_code optimizers other_code packed_base routing
-sdpa_kernels torchtitan_code torchtune_code unsloth_kernels xformers_package""".split()
+sdpa_kernels torchtitan_code torchtune_code trl_head unsloth_kernels xformers_package""".split()
 PARTS = {**{f"{part}.py": "torch_measure.py" for part in OF_MEASURE}, "apart.py": "dry_runs.py",
          "device_rates.py": "device_overheads.py", "dry_host.py": "dry_runs.py", "liger.py": "dry_runs.py",
          "nvme_files.py": "deepspeed_measure.py", "numerics_models.py": "numerics_goldens.py",

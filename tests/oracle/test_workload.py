@@ -10,7 +10,7 @@ class Normalised(unittest.TestCase):
     def test_every_key_of_the_table_is_present(self):
         found = tm.normalised(workload())
         # In no object that does not say them.
-        unsaid = {"use_reentrant", "model_code", "bitsandbytes_version",
+        unsaid = {"use_reentrant", "model_code", "bitsandbytes_version", "accelerated",
                   "fsdp_activation_checkpointing",
                   "fsdp_sync_module_states", "fsdp_use_orig_params"}
         self.assertEqual(set(found["stack"]), set(tm.STACK_DEFAULTS) - unsaid)
