@@ -82,8 +82,17 @@ TEST_CASE("TRL's tiles: of Transformers' decoders, full rows, on one GPU and DDP
   CHECK(tiled("phi-2", nothing) == "--loss tiled is not modelled of a head with a bias yet");
   CHECK(tiled("bert-base-uncased", nothing) ==
         "--loss tiled is modelled of decoders whose head reads the last norm's result");
-  CHECK(tiled("llama-2-7b", [](Refusable& a) { tests::shard_by_fsdp(a, 2); }) ==
-        "--loss tiled is not modelled under FSDP yet (--loss full plans the model's own loss)");
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { tests::shard_by_fsdp(a, 2); }) == kNothing);
+  const char* const sharded =
+      "--loss tiled under FSDP is modelled with --fsdp-version 2, a head that is not tied and no "
+      "adapters (--loss full plans the model's own loss)";
+  CHECK(tiled("llama-2-7b", [](Refusable& a) { tests::shard_by_fsdp(a, 1); }) == sharded);
+  CHECK(tiled("gemma-2b", [](Refusable& a) { tests::shard_by_fsdp(a, 2); }) == sharded);
+  const auto adapts = [](Refusable& a) {
+    tests::shard_by_fsdp(a, 2);
+    a.s.lora = models::Lora{.targets = {"all-linear"}};
+  };
+  CHECK(tiled("llama-2-7b", adapts) == sharded);
   CHECK(tiled("llama-2-7b", [](Refusable& a) { a.s.kernels = models::Kernels::liger; }) ==
         "--loss tiled is modelled of Transformers' own models without --kernels");
   const char* const releases =

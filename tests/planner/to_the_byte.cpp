@@ -83,7 +83,7 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_settings", {21, 23, 16, 25}},
     {"dry_runs_tensor_parallel", {3, 4, 10, 6}},
     {"dry_runs_tensor_parallel_draw", {9, 18, 33, 25}},
-    {"dry_runs_tiled_draw", {7, 9, 1, 8}},
+    {"dry_runs_tiled_draw", {9, 11, 4, 11}},
     {"dry_runs_torch_2.4", {10, 11, 7, 21}},
     {"dry_runs_torch_2.8", {35, 37, 28, 39}},
     {"dry_runs_torchao", {6, 8, 3, 9}},

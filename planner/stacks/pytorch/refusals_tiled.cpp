@@ -25,10 +25,10 @@ void refuse_tiled(const Question& question) {
             "is modelled of Transformers' own models without --kernels");
   refuse_if(s.transformers < models::Release{5, 0, 0} || s.torch < models::Release{2, 8, 0},
             "is modelled with Transformers 5.0 and PyTorch 2.8, and later");
-  // FSDP2's hooks of the head, which does not run as a module, are not called: the last layer is
-  // not gathered ahead.
-  refuse_if(s.data.zero >= 2,
-            "is not modelled under FSDP yet (--loss full plans the model's own loss)");
+  // A tied table is in the unit of the embedding, the norm and the head; adapters differ otherwise.
+  refuse_if(s.data.zero >= 2 && (is_fsdp1(s) || d.tied_head || s.lora),
+            "under FSDP is modelled with --fsdp-version 2, a head that is not tied and no adapters "
+            "(--loss full plans the model's own loss)");
   refuse_if(s.data.kind == models::DataParallelKind::dp, "is not modelled with --data-parallel dp");
   refuse_if(s.compile != models::Compile::no || s.optimizer_in_backward,
             "is not modelled with --compile or --optimizer-in-backward");

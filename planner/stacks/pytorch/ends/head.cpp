@@ -262,6 +262,8 @@ void HeadWriter::backward() {
   if (!narrow && !d_.pooled && (final_norm_input().grad || parts_.final_norm.trains()))
     norm_backward(d_norm);
   if (!s_.tail_is_head) wrapper_.after_backward(s_.tail, {});
+  // FSDP2's hook behind the head, which did not run as a module, is not called.
+  if (strategy_.loss == Loss::tiled) wrapper_.before_head_backward();
   b_.close();
 }
 
