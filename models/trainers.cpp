@@ -104,20 +104,6 @@ constexpr TrainerDefault kSwift46[] = {
     {"recompute", "full", "swift/trainers/arguments.py, gradient_checkpointing"}};
 
 // SFTTrainer is Trainer; SFTConfig sets some of TrainingArguments otherwise.
-constexpr TrainerDefault kTrl116[] = {
-    {"transformers-version", "5.17", "trl, METADATA, Requires-Dist: transformers>=4.56.2"},
-    {"precision", "bf16-mixed", "trl/trainer/base_config.py, bf16 and __post_init__"},
-    {"param-dtype", "fp32", "trl/trainer/utils.py, create_model_from_path: dtype"},
-    {"optimizer", "adamw", "transformers, training_args.py, optim"},
-    {"optimizer-impl", "fused", "transformers, training_args.py, optim"},
-    {"micro-batch", "8", "transformers, training_args.py, per_device_train_batch_size"},
-    {"grad-accum", "1", "transformers, training_args.py, gradient_accumulation_steps"},
-    {"seq-len", "1024", "trl/trainer/sft_config.py, max_length"},
-    {"recompute", "full", "trl/trainer/base_config.py, gradient_checkpointing"},
-    {"loss", "tiled", "trl/trainer/sft_trainer.py, __init__: add_fused_lm_head"},
-    {"kbit-prep", "no", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed},
-    {"adapter-dtype", "bf16", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed}};
-
 constexpr TrainerDefault kTrl029[] = {
     {"transformers-version", "5.17", "trl, METADATA, Requires-Dist: transformers>=4.56.2"},
     {"precision", "bf16-mixed", "trl/trainer/base_config.py, bf16 and __post_init__"},
@@ -130,6 +116,17 @@ constexpr TrainerDefault kTrl029[] = {
     {"recompute", "full", "trl/trainer/base_config.py, gradient_checkpointing"},
     {"kbit-prep", "no", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed},
     {"adapter-dtype", "bf16", "trl/trainer/sft_trainer.py, __init__", {}, TrainerBase::packed}};
+
+template <std::size_t N>
+constexpr std::array<TrainerDefault, N + 1> with(const TrainerDefault (&before)[N],
+                                                 const TrainerDefault& one) {
+  std::array<TrainerDefault, N + 1> all{};
+  std::ranges::copy(before, all.begin());
+  all.back() = one;
+  return all;
+}
+constexpr auto kTrl116 =
+    with(kTrl029, {"loss", "tiled", "trl/trainer/sft_trainer.py, __init__: add_fused_lm_head"});
 
 constexpr TrainerDefault kTrl024[] = {
     {"transformers-version", "4.57", "trl, METADATA, Requires-Dist: transformers>=4.56.1"},

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -54,6 +55,26 @@ TEST_CASE("a fused loss asks in its backward for one kernel, and moves nothing")
   const WorkSum rest_of = rest(step, "loss.fused", models::Phase::backward);
   CHECK(rest_of.moved == 0);
   CHECK(rest_of.kernels == 1);
+}
+
+// Of 2 x 1023 rows: each logit once, and in the backward again, before the two gradients.
+TEST_CASE("TRL's tiles are multiplied again in the backward") {
+  for (const bool adapters : {false, true}) {
+    models::Strategy s = bf16();
+    s.loss = models::Loss::tiled;
+    if (adapters) s.lora = models::Lora{.rank = 4, .targets = {"q_proj"}};
+    const planner::StepWork all = Written(kLlama, s, {.seq_len = 1024, .micro_batch = 2}).all();
+    const auto products = [](const WorkSum& of) {
+      std::vector<std::array<double, 3>> out;
+      for (const planner::Gemm& gemm : of.gemms) out.push_back({gemm.m, gemm.n, gemm.k});
+      return out;
+    };
+    using Products = std::vector<std::array<double, 3>>;
+    CHECK(products(all.ends.forward) == Products{{2046, 32000, 4096}});
+    Products backward{{2046, 32000, 4096}, {2046, 4096, 32000}};
+    if (!adapters) backward.push_back({32000, 4096, 2046});
+    CHECK(products(all.ends.backward) == backward);
+  }
 }
 
 // Eight parts of 2 * 1024 / 8 rows. In bytes: a part's logits p in fp32 and `low` in 16 bits, the

@@ -107,6 +107,8 @@ inline const std::vector<std::pair<const char*, Change>>& changes() {
       {"liger", kernels(Kernels::liger, Loss::full)},
       {"liger fused", kernels(Kernels::liger, Loss::fused)},
       {"chunked", kernels(Kernels::eager, Loss::chunked)},
+      {"tiled", kernels(Kernels::eager, Loss::tiled)},
+      {"tiled bf16", both(bf16, kernels(Kernels::eager, Loss::tiled))},
       {"liger bf16", both(bf16, kernels(Kernels::liger, Loss::fused))},
       {"lora", adapter(lora)},
       {"dora", adapter(lora, true)},

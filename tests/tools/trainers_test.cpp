@@ -151,7 +151,7 @@ TEST_CASE("each trainer's options are these") {
       {"trl@1.16",
        "--transformers-version 5.17 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
        "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "
-       "--loss tiled --kbit-prep no --adapter-dtype bf16"},
+       "--kbit-prep no --adapter-dtype bf16 --loss tiled"},
       {"trl@0.29",
        "--transformers-version 5.17 --precision bf16-mixed --param-dtype fp32 --optimizer adamw "
        "--optimizer-impl fused --micro-batch 8 --grad-accum 1 --seq-len 1024 --recompute full "

@@ -162,7 +162,7 @@ void HeadWriter::loss_forward() {
   if (d_.labels > 0) release_classifier(returned);
   if (d_.head_transform || d_.pooled)
     returned.touch(s_.runs.back().out, -1, kNoTensor, Access::release);
-  else if (!d_.holds_stream && !vocab_parallel() && strategy_.loss != Loss::tiled)
+  else if (!d_.holds_stream && !vocab_parallel())
     returned.release(s_.final_norm.out);
   if (!rules_.hold_outputs && !widens_outputs()) returned.release(s_.end.returned_logits);
   for (const TensorId held : s_.front.prompt.held) returned.release(held);

@@ -84,7 +84,7 @@ void HeadWriter::tiled_forward() {
   b_.op("lm_head", Phase::forward)
       .read(s_.end.rows)
       .write(tile.rows)
-      .read(tile.logits)
+      .update(tile.logits)
       .scratch(tile.slices);
   tile_gemm(n, v, static_cast<double>(d_.hidden));
   b_.work().moves(2 *
@@ -121,10 +121,7 @@ void HeadWriter::scatter_scores(TensorId log_probs, TensorId top) {
   s_.end.scattered[2] = scattered(top, DType::boolean);
   b_.op("loss.scattered", Phase::forward).release(log_probs).release(top);
   s_.end.own_loss = b_.tensor("loss.own", SymBytes(Bytes(12)), Category::activations);
-  b_.op("loss.own", Phase::forward)
-      .write(s_.end.own_loss)
-      .scratch(count)
-      .release(s_.final_norm.out);
+  b_.op("loss.own", Phase::forward).write(s_.end.own_loss).scratch(count);
 }
 
 // SFTTrainer.compute_loss: the sum by how many rows there are, the metrics, and all of it goes.
@@ -175,9 +172,9 @@ TensorId HeadWriter::tiled_gradients(TensorId d_log_probs) {
       .read(s_.end.entropy_of_rows)
       .read(d_log_probs)
       .write(tile.rows)
-      .read(tile.logits)
-      .read(d_rows)
-      .read(d_weight)
+      .update(tile.logits)
+      .update(d_rows)
+      .update(d_weight)
       .scratch(tile.slices);
   const double rows = n.real(), v = static_cast<double>(d_.vocab),
                h = static_cast<double>(d_.hidden);
