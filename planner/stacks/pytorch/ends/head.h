@@ -33,11 +33,11 @@ class HeadWriter : private StepPart {
   // TRL's tiles of logits (loss_tiled.cpp).
   struct Tile {
     TensorId logits = kNoTensor, rows = kNoTensor;
-    SymBytes slices, last_slice;  // of the weight, cast
+    SymBytes casts, last_slice;  // beside the last rows' at most; of the weight, to the end
   };
   SymInt tiled_rows() const;
   TensorId of_rows(const char* name, DType dtype, Category category);
-  Tile begin_tile(Phase phase, std::int64_t slices);
+  Tile begin_tile(Phase phase);
   void tile_gemm(double m, double n, double k), score_rows(), tiled_forward(), tiled_sums();
   void scatter_scores(TensorId log_probs, TensorId top);
   TensorId tiled_gradients(TensorId d_log_probs), tiled_backward();

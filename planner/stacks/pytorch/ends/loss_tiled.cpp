@@ -18,9 +18,44 @@ constexpr std::int64_t kTileRows = 4096;  // TOKEN_CHUNK_SIZE
 constexpr std::int64_t kTileWords = 32768;  // _CHUNKED_LOGPROB_CHUNK_SIZE
 constexpr std::size_t kStatistics = 7;  // of each row, in fp32, while its tiles pass
 constexpr std::int64_t kIndices = 16;  // bytes of a row's place, two 64-bit numbers (nonzero)
-// aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel: places, keys and what sorts
-// them, of each row, at most at one time.
-constexpr std::int64_t kSorted = 40;
+// aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel: five numbers of each row while
+// its place is computed; keys and places, sorted and not, while cub sorts.
+constexpr std::int64_t kPlaced = 40, kSorted = 32;
+
+// What is cast for the GEMMs: rows of a tile, and slices of the weight. In elements of the hidden
+// size, at most at one time beside the last tile's rows. A name holds what was cast for the tile
+// before until its next value is there; forward lets go of each slice, backward of none sooner.
+constexpr std::int64_t kRows = 1, kWeight = 2;
+std::int64_t last_rows(std::int64_t n, std::int64_t, std::int64_t, std::int64_t) {
+  return n - (ceil_divide(n, kTileRows) - 1) * kTileRows;
+}
+std::int64_t last_words(std::int64_t words) {
+  return words - (ceil_divide(words, kTileWords) - 1) * kTileWords;
+}
+struct Casts {
+  std::int64_t rows, next_rows, last_rows, slice, last_slice, two_slices;
+};
+Casts casts_of(std::int64_t n, std::int64_t words, std::int64_t casts) {
+  const auto rows = [&](std::int64_t of) { return (casts & kRows) != 0 ? of : 0; };
+  const auto weight = [&](std::int64_t of) { return (casts & kWeight) != 0 ? of : 0; };
+  const std::int64_t next = std::clamp<std::int64_t>(n - kTileRows, 0, kTileRows);
+  return {rows(std::min(n, kTileRows)), rows(next),
+          rows(last_rows(n, 0, 0, 0)),  weight(std::min(words, kTileWords)),
+          weight(last_words(words)),    weight(std::min(words, 2 * kTileWords))};
+}
+std::int64_t cast_in_forward(std::int64_t n, std::int64_t words, std::int64_t casts, std::int64_t) {
+  const Casts c = casts_of(n, words, casts);
+  return c.rows + std::max(c.slice, c.next_rows) - c.last_rows;
+}
+std::int64_t cast_in_backward(std::int64_t n, std::int64_t words, std::int64_t casts,
+                              std::int64_t) {
+  const Casts c = casts_of(n, words, casts);
+  std::int64_t most = c.rows + c.two_slices;
+  if (n > kTileRows)
+    most =
+        std::max({most, c.rows + c.next_rows + c.last_slice, c.next_rows + c.last_slice + c.slice});
+  return most - c.last_rows;
+}
 
 }  // namespace
 
@@ -32,25 +67,28 @@ TensorId HeadWriter::of_rows(const char* name, DType dtype, Category category) {
   return b_.tensor(name, storage(tiled_rows(), dtype), category);
 }
 
-// The tile, and in it the rows and a slice of the weight as the GEMM reads them. `slices`: that
-// live at once.
-HeadWriter::Tile HeadWriter::begin_tile(Phase phase, std::int64_t slices) {
-  const SymInt rows = smaller(tiled_rows(), SymInt(kTileRows));
+// The tile, and the rows of the last one as the GEMM reads them, which live as long.
+HeadWriter::Tile HeadWriter::begin_tile(Phase phase) {
+  const SymInt n = tiled_rows(), rows = smaller(n, SymInt(kTileRows));
   Tile tile;
   tile.logits =
       b_.tensor("loss.logits.tile", storage(checked_multiply(rows, kTileWords), regime_.compute),
                 Category::logits);
   b_.op("loss.logits.tile", phase).write(tile.logits);
   b_.work().moves(0, 0);
-  if (head_input() != regime_.compute)
+  const std::int64_t casts =
+      (head_input() != regime_.compute ? kRows : 0) | (regime_.casts_weights() ? kWeight : 0);
+  const auto low = [&](SymInt elements) {
+    return layer_.bytes(checked_multiply(elements, d_.hidden), regime_.compute);
+  };
+  if ((casts & kRows) != 0)
     tile.rows =
-        b_.tensor("loss.rows.cast", storage(checked_multiply(rows, d_.hidden), regime_.compute),
+        b_.tensor("loss.rows.cast",
+                  storage(checked_multiply(called(last_rows, n), d_.hidden), regime_.compute),
                   Category::temporaries);
-  if (!regime_.casts_weights()) return tile;
-  const std::int64_t v = d_.vocab, words = std::min(v, slices * kTileWords);
-  const std::int64_t last = v - (ceil_divide(v, kTileWords) - 1) * kTileWords;
-  tile.slices = layer_.bytes(SymInt(words) * d_.hidden, regime_.compute);
-  tile.last_slice = layer_.bytes(SymInt(last) * d_.hidden, regime_.compute);
+  tile.casts =
+      low(called(phase == Phase::forward ? cast_in_forward : cast_in_backward, n, d_.vocab, casts));
+  if ((casts & kWeight) != 0) tile.last_slice = low(last_words(d_.vocab));
   return tile;
 }
 
@@ -80,12 +118,12 @@ void HeadWriter::tiled_forward() {
   auto begin = b_.op("loss.statistics", Phase::forward);
   for (TensorId& each : statistics)
     begin.write(each = of_rows("loss.statistics", DType::fp32, Category::temporaries));
-  const Tile tile = begin_tile(Phase::forward, 1);
+  const Tile tile = begin_tile(Phase::forward);
   b_.op("lm_head", Phase::forward)
       .read(s_.end.rows)
       .write(tile.rows)
       .update(tile.logits)
-      .scratch(tile.slices);
+      .scratch(tile.casts);
   tile_gemm(n, v, static_cast<double>(d_.hidden));
   b_.work().moves(2 *
                   layer_.bytes(checked_multiply(tiled_rows(), d_.vocab), regime_.compute).real());
@@ -164,7 +202,7 @@ TensorId HeadWriter::tiled_gradients(TensorId d_log_probs) {
                 : wrapper_.begin(kHead.base, weights, false);
   b_.op("loss.zeros", Phase::backward).write(d_rows).write(d_weight);
   b_.work().moves(0, 0);
-  const Tile tile = begin_tile(Phase::backward, 2);
+  const Tile tile = begin_tile(Phase::backward);
   b_.op("lm_head", Phase::backward)
       .read(s_.end.rows)
       .read(s_.end.targets)
@@ -175,7 +213,7 @@ TensorId HeadWriter::tiled_gradients(TensorId d_log_probs) {
       .update(tile.logits)
       .update(d_rows)
       .update(d_weight)
-      .scratch(tile.slices);
+      .scratch(tile.casts);
   const double rows = n.real(), v = static_cast<double>(d_.vocab),
                h = static_cast<double>(d_.hidden);
   tile_gemm(rows, v, h);
@@ -221,7 +259,8 @@ TensorId HeadWriter::tiled_backward() {
       .read(d_rows)
       .read(s_.end.mask)
       .write(d_cut)
-      .scratch(SymBytes{checked_multiply(n, kSorted)});
+      .scratch(SymBytes{larger(checked_multiply(n, kPlaced),
+                               checked_multiply(n, kSorted) + pair_sort_bytes(n, bits_of(n)))});
   const TensorId d_norm = b_.tensor(
       kHead.base.input_grad, storage(checked_multiply(tokens_.total(), d_.hidden), head_input()),
       Category::temporaries);
