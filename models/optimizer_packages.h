@@ -108,6 +108,8 @@ constexpr OptimizerRule bitsandbytes(Optimizer kind, std::string_view name,
                .package = "bitsandbytes",
                .state_dtype = DType::fp32,
                .paged_from = paged ? 100'000 : 0};
+  // The Trainer makes it, and the engine has it step what it has flattened.
+  out.deepspeed = {};
   if (bits == 8) {
     out.torch.blocks = {.block = 256,
                         .least = 4096,

@@ -65,6 +65,8 @@ bool kbit_prepared(const Strategy& s) {
       s.quantize->storage->gemm == PackedGemm::torchao ||
       s.quantize->storage->gemm == PackedGemm::hqq)
     return false;
+  // DeepSpeed's engine casts the whole module, and what PEFT made fp32 back with it.
+  if (s.stack == Stack::deepspeed) return false;
   // Unsloth has a prepare_model_for_kbit_training of its own, which casts adapters alone.
   const bool usual = s.kernels != Kernels::unsloth && s.stack != Stack::plimsoll &&
                      s.data.zero < 2 && is_mixed(s.precision);

@@ -67,6 +67,15 @@ void write_optimizer(JsonWriter& json, const Workload& w, bool trainer, Notes& n
   const Strategy& s = w.strategy;
   const models::OptimizerRule& rule = models::rule_of(s.optimizer);
   const models::DeepSpeedOptimizer& optimizer = rule.deepspeed;
+  if (optimizer.type == nullptr && optimizer.refusal == nullptr && rule.trainer.name != nullptr) {
+    json.member("zero_allow_untested_optimizer", true);
+    if (!trainer)
+      notes.push_back(
+          fmt::format("the optimizer is the script's own, and not DeepSpeed's: optim=\"{}\" of "
+                      "TrainingArguments, or the object that deepspeed.initialize is given",
+                      rule.trainer.name));
+    return;
+  }
   check(optimizer.type != nullptr, ErrorKind::unsupported, [] {
     return fmt::format("export --to deepspeed: only {} are exported",
                        models::optimizer_names([](const models::OptimizerRule& r) {
@@ -197,9 +206,10 @@ Exported export_deepspeed(const Workload& w) {
                         " (DeepSpeed's activation_checkpointing "
                         "section is for models that call its own checkpoint function)");
   if (s.lora || !s.freeze.empty())
-    out.notes.push_back(
-        "adapters and frozen parameters are made in Python before "
-        "deepspeed.initialize: --to transformers writes them");
+    out.notes.push_back(fmt::format(
+        "{} are made in Python before deepspeed.initialize: --to transformers writes "
+        "them",
+        s.quantize ? "the packed base and its adapters" : "adapters and frozen parameters"));
   add_allocator_note(s, out.notes);
   add_model_notes(w, out.notes);
   return out;

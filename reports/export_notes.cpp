@@ -176,7 +176,8 @@ void check_exportable(const Workload& w, std::string_view target) {
               target);
         });
   check(
-      !s.quantize || ((target == "transformers" || target == "slurm") && s.data.zero < 2),
+      !s.quantize || s.stack == models::Stack::deepspeed ||
+          ((target == "transformers" || target == "slurm") && s.data.zero < 2),
       ErrorKind::unsupported, [&] {
         return fmt::format(
             "export --to {}: a packed base (--quantize) is exported --to transformers, without "

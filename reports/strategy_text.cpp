@@ -18,6 +18,16 @@ std::string packed_base_text(const models::Strategy& s) {
                      : models::kbit_prepared(s)   ? ", the rest in fp32 (kbit-prep)"
                                                   : "");
 }
+// DeepSpeed's engine casts the whole module, adapters too, where it is not sharded yet.
+models::Lora as_trained(const models::Strategy& s) {
+  models::Lora lora = *s.lora;
+  using models::Precision;
+  if (s.stack != models::Stack::deepspeed || s.data.zero == 3) return lora;
+  if (s.precision == Precision::bf16_mixed || s.precision == Precision::bf16)
+    lora.dtype = DType::bf16;
+  if (s.precision == Precision::fp16_mixed) lora.dtype = DType::fp16;
+  return lora;
+}
 }  // namespace
 
 std::vector<std::string> strategy_lines(const models::Strategy& s) {
@@ -34,7 +44,7 @@ std::vector<std::string> strategy_lines(const models::Strategy& s) {
   if (s.offload.any())
     out.push_back(fmt::format("offloaded to {}: {}{}", s.offload.nvme ? "NVMe" : "the host",
                               models::text_of(s.offload), s.offload.pinned ? "" : ", not pinned"));
-  if (s.lora) out.push_back(adapters_text(*s.lora) + packed_base_text(s));
+  if (s.lora) out.push_back(adapters_text(as_trained(s)) + packed_base_text(s));
   return out;
 }
 

@@ -30,7 +30,8 @@ PACKAGES = {
     "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
     "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
-    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel"),
+    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel", "bitsandbytes",
+                             "trl"),
     "device_overheads.py": ("torch", "transformers"),
     "drawn_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
@@ -137,6 +138,9 @@ class EveryTool(unittest.TestCase):
         self.assert_made_again(out, GOLDEN / "deepspeed_modules.json")
         self.run_tool("deepspeed_measure.py", "--only", "tiny-zero3-recompute", "--out", out)
         self.assert_made_again(out, GOLDEN / "deepspeed_runs.json")
+        self.run_tool("deepspeed_measure.py", "--cases", "deepspeed_packed_cases.json", "--only",
+                      "packed-tiny-z2-nf4-storage", "--out", out)
+        self.assert_made_again(out, GOLDEN / "deepspeed_packed.json")
         self.run_tool("deepspeed_measure.py", "--cases", "deepspeed_liger_cases.json", "--only",
                       "liger-tiny-zero3-lora", "--out", out)
         self.assert_made_again(out, GOLDEN / "deepspeed_liger.json")

@@ -40,6 +40,10 @@ Engine engine(int zero, const Change& change = nullptr) {
   return planner::deepspeed::engine_of(asked(zero, change));
 }
 
+models::Quantization packed(const char* kind, DType held_in = DType::uint8) {
+  return {.storage = models::find_packed_storage(kind), .held_in = held_in};
+}
+
 struct Row {
   const char* says;  // how the message begins
   int zero;
@@ -73,10 +77,19 @@ TEST_CASE("what the engine does not do is refused by its option, and its neighbo
       {"--use-dora is not modelled yet with --stack deepspeed", 2,
        [](Strategy& s) { s.lora = models::Lora{.targets = {"q_proj"}, .dora = true}; }},
       {kNothing, 2, [](Strategy& s) { s.lora = models::Lora{.targets = {"q_proj"}}; }},
-      {"--stack deepspeed: --quantize", 2,
+      {"--stack deepspeed: --quantize hqq is not modelled yet; bases that bitsandbytes packs", 2,
+       [](Strategy& s) { s.quantize = packed("hqq"); }},
+      {"--stack deepspeed: --quantize nf4 with --zero 3", 3,
+       [](Strategy& s) { s.quantize = packed("nf4"); }},
+      {kNothing, 2, [](Strategy& s) { s.quantize = packed("nf4"); }},
+      {"--stack deepspeed: --quantize int8 with --precision fp32", 1,
        [](Strategy& s) {
-         s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4")};
+         s.quantize = packed("int8");
+         s.precision = Precision::fp32;
        }},
+      {"--quant-storage fp16: DeepSpeed casts all floats of the module to bf16", 2,
+       [](Strategy& s) { s.quantize = packed("nf4", DType::fp16); }},
+      {kNothing, 2, [](Strategy& s) { s.quantize = packed("nf4", DType::bf16); }},
       {"--stack deepspeed: --kernels fused is not modelled yet", 2,
        [](Strategy& s) { s.kernels = models::Kernels::fused; }},
       {"--stack deepspeed: --kernels unsloth is not modelled yet", 2,

@@ -13,6 +13,7 @@
 #include "planner/program/peak.h"
 #include "planner/program/timeline.h"
 #include "planner/stacks/deepspeed/stack.h"
+#include "planner/stacks/pytorch/stack.h"
 #include "tests/planner/oracle_deepspeed.h"
 #include "tests/planner/well_formed.h"
 
@@ -22,6 +23,7 @@ struct Planned {
   models::StepProgram program;
   planner::Start start;
   planner::HostMemory host;
+  Bytes managed;
   planner::Timeline timeline;
   planner::Peak peak;
 };
@@ -39,14 +41,13 @@ inline Planned plan_run(const json& run) {
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
   rules.batch_tensors = 1;
   rules.granularity = 1;  // requested bytes
-  const planner::LayerPart& layer = parts.runs.front().pattern.front();
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.
-  rules.blas = {32_MiB, 32_MiB, layer.linears.front().bias ? 1_MiB : 0_MiB};
+  rules.blas = {32_MiB, 32_MiB, planner::pytorch::any_of_lt(parts) ? 1_MiB : 0_MiB};
   planner::StackStep step;
   step.rank = run["rank"];
   planner::deepspeed::write_step(question, parts, rules, step);
   CHECK(ill_formed(step.program) == "");
-  Planned out{std::move(step.program), std::move(step.start), step.host, {}, {}};
+  Planned out{std::move(step.program), std::move(step.start), step.host, step.managed, {}, {}};
   out.timeline = planner::unroll(out.program);
   out.peak = planner::PeakFinder().find(out.program);
   return out;

@@ -195,14 +195,14 @@ TEST_CASE("what a package does not step is refused with its reason") {
   CHECK(refusal("gpt2", Optimizer::adam8bit,
                 [](models::Strategy& s) { s.optimizer_impl = models::OptimizerImpl::fused; }) ==
         "--optimizer-impl fused: bitsandbytes steps --optimizer adam8bit, which has one form");
-  CHECK(refusal("gpt2", Optimizer::adam8bit,
+  CHECK(refusal("gpt2", Optimizer::torchao_adam8bit,
                 [](models::Strategy& s) { s.stack = models::Stack::deepspeed; }) ==
-        "--optimizer adam8bit with --stack deepspeed: is not modelled yet; it is modelled with "
-        "--stack pytorch, plimsoll");
+        "--optimizer torchao-adam8bit with --stack deepspeed: is not modelled yet; it is modelled "
+        "with --stack pytorch");
   CHECK(refusal("gpt2", Optimizer::paged_adam8bit,
                 [](models::Strategy& s) { s.stack = models::Stack::plimsoll; }) ==
         "--optimizer paged-adam8bit with --stack plimsoll: is not modelled yet; it is modelled "
-        "with --stack pytorch");
+        "with --stack pytorch, deepspeed");
   CHECK(refusal("gpt2", Optimizer::adam8bit, [](models::Strategy& s) {
           s.gpus = 8, s.data.zero = 3, s.data.fsdp_version = 1;
         }) == "");

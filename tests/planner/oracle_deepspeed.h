@@ -44,6 +44,7 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
     out.recompute = models::recompute_from(s["recompute"].get<std::string>()).value();
   if (stack.contains("use_reentrant")) out.use_reentrant = stack["use_reentrant"].get<bool>();
   if (s.contains("lora")) out.lora = lora_of(s["lora"]);
+  out.quantize = quantization_of(s);
   if (s.contains("loss")) out.loss = choice<models::Loss>(s["loss"]);
   if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
   if (stack.contains("optimizer_impl"))

@@ -19,10 +19,11 @@ using nlohmann::json;
 
 inline std::optional<models::Quantization> quantization_of(const json& strategy) {
   if (strategy.value("quantize", json()).is_null()) return std::nullopt;
-  const json &name = strategy["quantize"], &held_in = strategy["quant_storage"];
+  const json &name = strategy["quantize"], held_in = strategy.value("quant_storage", json()),
+             prepared = strategy.value("kbit_prep", json());
   models::Quantization out{.storage = models::find_packed_storage(name.get<std::string>())};
   if (held_in.is_string()) out.held_in = *dtype_from(held_in.get<std::string>());
-  out.kbit_prep = strategy["kbit_prep"].is_boolean() && strategy["kbit_prep"].get<bool>();
+  out.kbit_prep = prepared.is_boolean() && prepared.get<bool>();
   out.kbit_casting = strategy.contains("kbit_casting");
   return out;
 }

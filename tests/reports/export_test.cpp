@@ -174,13 +174,14 @@ TEST_CASE("copies and shards, nodes and their GPUs, sequences and steps are not 
   has(deepspeed, "\"gradient_accumulation_steps\": 7,");
 }
 
+bool mentions(const reports::Exported& exported, std::string_view words) {
+  return std::ranges::any_of(exported.notes, [&](const std::string& note) {
+    return note.find(words) != std::string::npos;
+  });
+}
+
 TEST_CASE("what a target cannot say is said in its notes") {
   models::Workload workload = workload_of("fsdp-hybrid");
-  const auto mentions = [](const reports::Exported& exported, std::string_view words) {
-    for (const std::string& note : exported.notes)
-      if (note.find(words) != std::string::npos) return true;
-    return false;
-  };
   CHECK(mentions(reports::export_deepspeed(workload), "groups of 8"));
   CHECK(mentions(reports::export_deepspeed(workload), "learning rate"));
   workload.strategy.data.zero = 1;
@@ -283,6 +284,28 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
     s.quantize->storage = models::find_packed_storage(name);
     CHECK_THROWS_AS(reports::export_transformers(workload), Error);
   }
+}
+
+TEST_CASE("a packed base and bitsandbytes' optimizer are exported for DeepSpeed, too") {
+  models::Workload workload = workload_of("deepspeed-zero2");
+  models::Strategy& s = workload.strategy;
+  s.lora = models::Lora{.targets = {"all-linear"}};
+  s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4-dq")};
+  s.optimizer = models::Optimizer::paged_adam8bit;
+  const std::string snippet = reports::export_transformers(workload).text;
+  for (const char* what :
+       {"bnb_4bit_quant_type=\"nf4\"", "device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}",
+        "optim=\"paged_adamw_8bit\"", "\"zero_allow_untested_optimizer\": True"})
+    CHECK_MESSAGE(snippet.find(what) != std::string::npos, what);
+  CHECK(snippet.find("\"optimizer\"") == std::string::npos);  // the Trainer's, then
+  s.quantize.reset();
+  const reports::Exported alone = reports::export_deepspeed(workload);
+  CHECK(alone.text.find("\"optimizer\"") == std::string::npos);
+  CHECK(mentions(alone, "optim=\"paged_adamw_8bit\" of TrainingArguments"));
+  CHECK(mentions(alone, "adapters and frozen parameters are made in Python"));
+  s.quantize = models::Quantization{.storage = models::find_packed_storage("nf4-dq")};
+  CHECK(mentions(reports::export_deepspeed(workload), "the packed base and its adapters are made"));
+  CHECK(mentions(reports::export_accelerate(workload), "--to transformers writes them"));
 }
 
 TEST_CASE("activations on the host need code, but for Unsloth, whose checkpoints keep them there") {

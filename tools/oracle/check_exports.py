@@ -118,8 +118,9 @@ def check_transformers(text, plan, folder):
         **{key: small.get(key, value) for key, value in config.items()})
     made = []
 
-    def from_pretrained(name, dtype, attn_implementation):
+    def from_pretrained(name, dtype, attn_implementation, quantization_config=None, device_map=None):
         made.append((name, dtype))
+        check_packing(quantization_config, device_map, plan["workload"]["strategy"])
         return transformers.AutoModelForCausalLM.from_config(
             tiny, dtype=dtype, attn_implementation=attn_implementation)
 
@@ -136,6 +137,17 @@ def check_transformers(text, plan, folder):
     require(arguments.gradient_accumulation_steps == workload["batch"]["grad_accum"], "accumulation")
     if workload["strategy"]["lora"]:
         check_adapters(model, workload["strategy"]["lora"], dtype)
+
+
+def check_packing(config, device_map, strategy):
+    """A base that bitsandbytes packs in 4 bits."""
+    kind = strategy.get("quantize")
+    require((config is not None) == bool(kind), "a base is packed")
+    if not kind:
+        return
+    require(config.load_in_4bit and config.bnb_4bit_quant_type == kind[:3], "quant_type")
+    require(config.bnb_4bit_use_double_quant == kind.endswith("-dq"), "double quantization")
+    require(device_map == {"": 0}, "each rank's own GPU")
 
 
 def check_adapters(model, lora, dtypes):

@@ -9,6 +9,10 @@
   deepspeed_measure.py --cases deepspeed_round_robin_cases.json --out tests/golden/deepspeed_round_robin.json
   deepspeed_measure.py --cases deepspeed_bucket_cases.json --out tests/golden/deepspeed_buckets.json
   deepspeed_measure.py --cases deepspeed_nvme_cases.json --out tests/golden/deepspeed_nvme.json
+  deepspeed_measure.py --cases deepspeed_packed_cases.json --out tests/golden/deepspeed_packed.json
+  deepspeed_measure.py --cases deepspeed_packed_draw.json --out tests/golden/deepspeed_packed_draw.json
+  deepspeed_measure.py --cases deepspeed_bitsandbytes_cases.json --out tests/golden/deepspeed_bitsandbytes.json
+  deepspeed_measure.py --cases deepspeed_bitsandbytes_draw.json --out tests/golden/deepspeed_bitsandbytes_draw.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 
@@ -23,7 +27,9 @@ engine refuses has its message instead.
 """
 
 import argparse
+import contextlib
 import functools
+import importlib.metadata as metadata
 import json
 import logging
 import os
@@ -34,6 +40,9 @@ import apart
 import dry_host
 import liger
 import nvme_files
+import optimizers
+import packed_base
+import trl_head
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
@@ -136,6 +145,8 @@ def ds_config(case):
         config["optimizer"] = {"type": "AdamW", "params": {"torch_adam": True} if torch_adam else {}}
     elif strategy["optimizer"] == "lion":
         config["optimizer"] = {"type": "Lion", "params": {}}
+    elif strategy["optimizer"] in optimizers.BITSANDBYTES:  # the Trainer's own (integrations/deepspeed.py)
+        config["zero_allow_untested_optimizer"] = True
     else:
         config["optimizer"] = {"type": "SGD", "params": {"lr": 0.1}}
         config["zero_allow_untested_optimizer"] = True
@@ -153,12 +164,22 @@ def build(case, config):
         hf.pad_token_id = None
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[
         strategy.get("precision", "bf16-mixed").split("-")[0]]
-    inside = deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
+    packed = strategy.get("quantize")
+    # transformers 5.17, modeling_utils.py, get_init_context: no zero.Init around a packed base.
+    inside = torch.device("meta") if packed else \
+        deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
         torch.device("cuda")
     with inside:
         model = torch_measure.auto_class(model_config(workload["model"])).from_config(
             hf, dtype=dtype, attn_implementation=strategy.get("attention", "sdpa"))
+    if packed:
+        asked = {"precision": "bf16-mixed", "quant_storage": None, "kbit_prep": None,
+                 "recompute": "none", **strategy}
+        model = packed_base.with_packed_base(model, asked, "cuda")
+        options = {"use_reentrant": workload["stack"].get("use_reentrant", False)}
+        model = packed_base.kbit_prepared(model, asked, options)
     model.train()
+    trl_head.apply(model, strategy.get("loss", "full"))
     if strategy.get("lora"):
         lora = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
                 "adapter_dtype": "fp32", **strategy["lora"]}
@@ -167,7 +188,10 @@ def build(case, config):
     torch_measure.select_recompute(model, strategy.get("recompute", "none"),
                                     {"use_reentrant": workload["stack"].get("use_reentrant", False)})
     trained = [p for p in model.parameters() if p.requires_grad]
-    engine, _, _, _ = deepspeed.initialize(model=model, config=config, model_parameters=trained)
+    which = optimizers.BITSANDBYTES.get(strategy.get("optimizer"))
+    own = {"optimizer": optimizers.bitsandbytes_optimizer(model, which, True, trained)} if which \
+        else {"model_parameters": trained}
+    engine, _, _, _ = deepspeed.initialize(model=model, config=config, **own)
     return engine, hf
 
 
@@ -202,6 +226,7 @@ class Steps:
         self.ids = torch.randint(0, hf.vocab_size, (batch["micro_batch"], batch["seq_len"]),
                                  device="cuda")
         self.world, self.phases = world, []
+        self.tiled = case["workload"]["strategy"].get("loss") == "tiled"
 
     def mark(self, name):
         stats = self.torch.cuda.memory_stats()
@@ -215,7 +240,8 @@ class Steps:
         self.torch.cuda.reset_peak_memory_stats()
         for micro in range(self.count):
             suffix = str(micro) if micro else ""
-            loss = self.engine(input_ids=self.ids, labels=self.ids).loss
+            loss = trl_head.loss(self.engine, self.ids, self.ids, contextlib.nullcontext(), {}) \
+                if self.tiled else self.engine(input_ids=self.ids, labels=self.ids).loss
             self.mark("forward" + suffix)
             self.engine.backward(loss)
             self.mark("backward" + suffix)
@@ -227,11 +253,15 @@ class Steps:
 def run_here(case):
     import deepspeed
     import torch
+    import torch_measure
     import transformers
     workload = case["workload"]
     start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
     versions = {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
                 "transformers": transformers.__version__}
+    strategy = workload["strategy"]
+    if strategy.get("quantize") or strategy.get("optimizer") in optimizers.BITSANDBYTES:
+        versions |= {name: metadata.version(name) for name in ("bitsandbytes", "peft")}
     try:
         steps = Steps(case)
         for _ in range(3):
@@ -243,6 +273,7 @@ def run_here(case):
         nvme_files.used()
         return {"case": case["name"], "rank": case.get("rank", 0), "workload": workload,
                 "refused": str(refused), "versions": versions}
+    managed = torch_measure.managed_bytes()
     host = dry_host.host_bytes(nvme_files.is_locked)
     if to_files(case):
         host.update(nvme_files.used())
@@ -251,6 +282,7 @@ def run_here(case):
             "peak_bytes": max(p["peak_bytes"] for p in steps.phases),
             "allocated_bytes": steps.allocated,
             "reserved_bytes": torch.cuda.max_memory_reserved(),
+            **({"managed_bytes": managed} if managed else {}),
             "host": host, "engine": facts(steps.engine.optimizer), "versions": versions}
 
 

@@ -1,9 +1,11 @@
 #include "planner/stacks/deepspeed/engine.h"
 
+#include "models/bitsandbytes.h"
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
 #include "models/run_names.h"
+#include "models/storages.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -46,6 +48,31 @@ void refuse_optimizer(const models::Strategy& s) {
   });
 }
 
+// The engine casts the whole module (engine.py, _configure_distributed_model): what holds packed
+// values in floats of another dtype is cast with it, value by value.
+void refuse_packed(const models::Strategy& s) {
+  const models::Quantization& q = *s.quantize;
+  const std::string what = "--stack deepspeed: --quantize " + std::string(q.storage->name);
+  const DType model = model_dtype(s.precision);
+  check(models::packs_with_bitsandbytes(*q.storage), ErrorKind::unsupported, [&] {
+    return what +
+           " is not modelled yet; bases that bitsandbytes packs are (nf4, nf4-dq, fp4, int8)";
+  });
+  check(s.data.zero < 3, ErrorKind::unsupported, [&] {
+    return what +
+           " with --zero 3 is not modelled yet; --zero 0, 1 and 2 are, and leave the packed "
+           "base whole on every GPU";
+  });
+  check(model != DType::fp32, ErrorKind::unsupported,
+        [&] { return what + " with --precision fp32 is not modelled yet"; });
+  check(q.held_in == DType::uint8 || q.held_in == model, ErrorKind::bad_input, [&] {
+    return "--quant-storage " + std::string(name_of(q.held_in)) +
+           ": DeepSpeed casts all floats of the module to " + std::string(name_of(model)) +
+           ", packed values too, and bitsandbytes stops; uint8 or " + std::string(name_of(model)) +
+           " stay as they are";
+  });
+}
+
 void refuse(const models::Strategy& s) {
   const auto unsupported = [](bool bad, const char* why) {
     check(!bad, ErrorKind::unsupported, std::string("--stack deepspeed: ") + why);
@@ -59,7 +86,7 @@ void refuse(const models::Strategy& s) {
   check(further == nullptr, ErrorKind::unsupported, [&] {
     return std::string(further) + " is not modelled yet with --stack deepspeed (pytorch has it)";
   });
-  unsupported(s.quantize.has_value(), "--quantize is not modelled yet");
+  if (s.quantize) refuse_packed(s);
   refuse_optimizer(s);
   check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::liger,
         ErrorKind::unsupported, [&] {
@@ -162,8 +189,13 @@ models::Strategy module_strategy(const models::Strategy& s, const Engine& e) {
   out.gpus = 1;
   out.data = {};
   out.offload = {};
-  // engine.py casts the whole module, but not one whose parameters are sharded already.
+  // engine.py casts the whole module, but not one whose parameters are sharded already: what PEFT
+  // and TRL cast to fp32 is 16 bits again.
   if (out.lora && e.stage < 3) out.lora->dtype = e.model;
+  if (out.quantize) {
+    out.quantize->kbit_prep = false;
+    out.quantize->kbit_casting = false;
+  }
   return out;
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/optimizers.h"
+#include "models/optimizer_states.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -19,16 +19,22 @@ EngineWrapper::EngineWrapper(pytorch::Step& step, const Engine& engine)
 
 // States ------------------------------------------------------------------------------------------
 
-// Parameters that are not trained stay as they are, in the model's dtype.
+// Parameters that are not trained stay as they are: in the model's dtype, or packed, with scales
+// and tables beside them.
 void EngineWrapper::declare_frozen() {
+  const auto keep = [&](Bytes bytes, models::GroupId group, std::int64_t copies) {
+    const Bytes one = b_.rounded(bytes);
+    frozen_.push_back(
+        b_.tensor_in(group, "parameters", one, Category::parameters, Residency::persistent));
+    s_.states.parameters += one * copies;
+  };
   const auto frozen = [&](const std::vector<Parameter>& parameters, models::GroupId group,
                           std::int64_t copies) {
     for (const Parameter& p : parameters) {
       if (p.trainable) continue;
-      const Bytes one = gradients(p.elements);
-      frozen_.push_back(
-          b_.tensor_in(group, "parameters", one, Category::parameters, Residency::persistent));
-      s_.states.parameters += one * copies;
+      keep(storage(Count(p.elements), s_.stored(p)), group, copies);
+      for (const models::PackedTensor& tensor : beside_packed(p, strategy_))
+        keep(tensor.bytes(), group, copies);
     }
   };
   frozen(parts_.embedding, kNoGroup, 1);
@@ -40,19 +46,70 @@ void EngineWrapper::declare_frozen() {
     b_.at_layer(0);
   }
   frozen(parts_.tail, kNoGroup, 1);
+  // functional.py, name2qmap: the values that packed scales stand for.
+  if (strategy_.quantize && strategy_.quantize->storage->doubly_quantized())
+    keep(storage(Count(strategy_.quantize->storage->scale_table), DType::fp32), kNoGroup, 1);
+}
+
+// Whether the optimizer is the script's own, and not one that DeepSpeed makes.
+bool EngineWrapper::steps_with_package() const {
+  return models::rule_of(strategy_.optimizer).deepspeed.type == nullptr;
+}
+
+// What such an optimizer keeps of the tensors that the engine gives it to step.
+models::KeptStates EngineWrapper::package_states() const {
+  const models::BlockStates& blocks = models::rule_of(strategy_.optimizer).torch.blocks;
+  models::KeptStates all;
+  bool in_blocks = false;
+  const auto add = [&](std::int64_t elements, bool embedding, std::int64_t copies) {
+    const models::SteppedTensor tensor{
+        .elements = elements, .dtype = engine_.state, .embedding = embedding};
+    in_blocks = in_blocks || models::in_blocks(blocks, tensor);
+    for (models::KeptState state : models::kept_states(strategy_, tensor)) {
+      state.bytes = (state.managed ? state.bytes : b_.rounded(state.bytes)) * copies;
+      all.merge(state);
+    }
+  };
+  if (engine_.wrapper == OptimizerWrapper::stage_1_and_2) {
+    add(layout_.partition(), false, 1);
+  } else if (engine_.wrapper == OptimizerWrapper::stage3) {
+    for (const std::int64_t elements : layout_.shards().sub_groups) add(elements, false, 1);
+  } else {
+    // FP16_UnfusedOptimizer steps copies, of which bitsandbytes does not know that they are tables.
+    const bool knows = engine_.wrapper == OptimizerWrapper::plain;
+    const auto each = [&](const std::vector<Parameter>& parameters, std::int64_t copies) {
+      for (const Parameter& p : parameters)
+        if (p.trainable) add(p.elements, knows && p.embedding, copies);
+    };
+    each(parts_.embedding, 1);
+    for (const Run& run : s_.runs)
+      for (std::size_t j = 0; j < run.stride(); ++j) each(run.layer(j).parameters, run.count);
+    each(parts_.tail, 1);
+  }
+  if (in_blocks && blocks.tables > 0) all.add({"state_maps", Bytes(blocks.tables)});
+  return all;
 }
 
 // Masters, and the optimizer's states, of `elements` values; on the host in host.cpp.
 void EngineWrapper::declare_optimizer(std::int64_t elements) {
+  managed_ = Bytes(0);
   if (engine_.offload.optimizer) return;
   const Bytes state = bytes(elements, engine_.state);
-  const auto persistent = [&](const char* name) {
-    s_.states.optimizer += state;
-    return b_.tensor_in(kNoGroup, name, state, Category::optimizer, Residency::persistent);
+  const auto persistent = [&](const char* name, Bytes size) {
+    s_.states.optimizer += size;
+    return b_.tensor_in(kNoGroup, name, size, Category::optimizer, Residency::persistent);
   };
-  if (engine_.wrapper != OptimizerWrapper::plain) masters_ = persistent("fp32_partition");
-  for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
-    persistent(name_of(kept.name));
+  if (engine_.wrapper != OptimizerWrapper::plain) masters_ = persistent("fp32_partition", state);
+  if (!steps_with_package()) {
+    for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
+      persistent(name_of(kept.name), state);
+    return;
+  }
+  for (const models::KeptState& kept : package_states())
+    if (kept.managed)
+      managed_ += kept.bytes;
+    else
+      persistent(kept.name, kept.bytes);
 }
 
 void EngineWrapper::declare_states() {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/optimizer_states.h"
 #include "planner/stacks/deepspeed/hooks.h"
 #include "planner/stacks/deepspeed/layout.h"
 #include "planner/stacks/deepspeed/nvme.h"
@@ -37,6 +38,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   // deepspeed.initialize(), when the step is written (start.cpp).
   void add_start(Start& start) const override;
   HostMemory host() const override;  // host.cpp
+  Bytes managed() const override { return managed_; }
   void write_messages(Messages& out) override;  // messages.cpp
 
  private:
@@ -91,6 +93,8 @@ class EngineWrapper final : public pytorch::Wrapper {
   void flattened_start(Start& start) const;
   void declare_frozen();
   void declare_optimizer(std::int64_t elements);
+  bool steps_with_package() const;
+  models::KeptStates package_states() const;
   void declare_transfer();
   // Offloaded to files (nvme.cpp).
   bool optimizer_in_files() const {
@@ -126,6 +130,7 @@ class EngineWrapper final : public pytorch::Wrapper {
 
   // What the start makes: 16-bit parameters, frozen ones, masters.
   TensorId flat_ = kNoTensor, masters_ = kNoTensor;
+  Bytes managed_;  // optimizer states beside the allocator
   std::vector<TensorId> frozen_;
   Engine engine_;
   FlatLayout layout_;

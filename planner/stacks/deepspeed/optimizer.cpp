@@ -121,8 +121,12 @@ void EngineWrapper::step_work(std::int64_t elements) {
   const double values = storage(Count(elements), engine_.state).real();
   const models::OptimizerRule& rule = models::rule_of(strategy_.optimizer);
   const models::StepPasses& steps = fused() ? models::StepPasses{} : rule.unfused;
-  const double one_kernel = 3 + 2 * static_cast<double>(rule.states.size());
-  b_.work().moves((steps.in_one_kernel() ? one_kernel : steps.values) * values, steps.passes);
+  double one_kernel = (3 + 2 * static_cast<double>(rule.states.size())) * values;
+  if (steps_with_package()) {
+    one_kernel = 3 * values;
+    for (const models::KeptState& kept : package_states()) one_kernel += 2 * kept.bytes.real();
+  }
+  b_.work().moves(steps.in_one_kernel() ? one_kernel : steps.values * values, steps.passes);
   if (engine_.wrapper != OptimizerWrapper::plain) copy_work(elements, engine_.state, engine_.model);
 }
 

@@ -4,9 +4,11 @@
 #include <map>
 #include <set>
 
+#include "models/optimizers.h"
 #include "planner/stacks/deepspeed/engine_wrapper.h"
 #include "planner/stacks/deepspeed/fetches.h"
 #include "planner/stacks/deepspeed/trace.h"
+#include "planner/stacks/pytorch/refusals.h"
 #include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::deepspeed {
@@ -29,6 +31,22 @@ const char* name_of(OptimizerWrapper wrapper) {
   return "";
 }
 
+// What the script's own optimizer steps.
+const char* package_name(const Engine& engine) {
+  switch (engine.wrapper) {
+    case OptimizerWrapper::plain:
+      return "the Trainer's, of each parameter";
+    case OptimizerWrapper::fused:
+    case OptimizerWrapper::unfused:
+      return "the Trainer's, of an fp32 copy of each parameter: embeddings as all else";
+    case OptimizerWrapper::stage_1_and_2:
+      return "the Trainer's, of one flat partition: embeddings and small tensors as all else";
+    case OptimizerWrapper::stage3:
+      return "the Trainer's, of flat sub-groups: embeddings and small tensors as all else";
+  }
+  return "";
+}
+
 void add_assumptions(const Engine& engine, const models::Strategy& s,
                      std::vector<reports::Assumption>& out) {
   const auto say = [&](const char* what, const std::string& value, const char* source) {
@@ -37,6 +55,16 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
   say("versions modelled",
       "deepspeed 0.19.8, torch 2.11.0, transformers " + models::text_of(models::kTransformers),
       "allocator history of real steps, tests/golden/deepspeed_runs.json");
+  if (s.quantize)
+    say("packed base",
+        std::string("whole on each GPU; all else in ") + std::string(name_of(engine.model)) +
+            ", what PEFT's or TRL's preparation cast to fp32 too",
+        "bitsandbytes 0.50.2; deepspeed 0.19.8, runtime/engine.py, _configure_distributed_model; "
+        "tests/golden/deepspeed_packed.json");
+  if (models::rule_of(s.optimizer).deepspeed.type == nullptr)
+    say("optimizer", package_name(engine),
+        "transformers 5.17, integrations/deepspeed.py, deepspeed_optim_sched; "
+        "tests/golden/deepspeed_bitsandbytes.json");
   if (s.kernels == models::Kernels::liger)
     say("kernels", "liger_kernel 0.8.5, as the Trainer's use_liger_kernel applies them",
         "liger_kernel 0.8.5, transformers/monkey_patch.py; tests/golden/deepspeed_liger.json");
@@ -243,7 +271,9 @@ std::unique_ptr<pytorch::StepWriter> step_writer(models::StepProgram& program,
 }  // namespace
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
-  engine_of(question.strategy);  // refuses before anything is said
+  const Engine engine = engine_of(question.strategy);  // refuses before anything is said
+  pytorch::refuse_packed(module_strategy(question.strategy, engine));
+  pytorch::refuse_bitsandbytes(question.strategy);
   pytorch::refuse_of_model(question);
   if (step.program_only)
     write_step(question, parts, pytorch::quick_rules(question, parts), step);
@@ -276,12 +306,14 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     step.states = writer->states();
     writer->add_start(step.start);
     step.host = writer->host();
+    step.managed = writer->managed();
   };
   if (splits)
     write(split_where_reduced(parts, engine));
   else
     write(parts);
   if (step.program_only) return;
+  pytorch::assume_managed(step.managed, step.assumptions);
   step.ranks = FlatLayout(parts, engine).ranks(engine.stage);
   add_estimate(engine, parts, step.states, step.assumptions);
 }

@@ -28,7 +28,10 @@ using reports::Assumption;
 
 bool any_of_lt(const ModelParts& parts) {
   const auto of_lt = [](const LinearPart& part) {
-    return (part.bias && !is_hqq(part) && !is_torchao(part) && !is_awq(part)) || part.float8;
+    // LLM.int8() adds the bias as it scales the sums (bitsandbytes 0.50.2, int8_mm_dequant).
+    const bool int8 = part.packed != nullptr && part.packed->gemm == models::PackedGemm::int8;
+    return (part.bias && !int8 && !is_hqq(part) && !is_torchao(part) && !is_awq(part)) ||
+           part.float8;
   };
   return std::ranges::any_of(parts.runs.front().pattern.front().linears, of_lt);
 }
@@ -303,6 +306,8 @@ void assume_visits(const Question& question, const ModelParts& parts,
                  "the same step, that expert being the last one"});
 }
 
+}  // namespace
+
 void assume_managed(Bytes managed, std::vector<Assumption>& out) {
   if (managed == Bytes(0)) return;
   out.push_back({"paged optimizer states beside the device's figures, bytes",
@@ -311,8 +316,6 @@ void assume_managed(Bytes managed, std::vector<Assumption>& out) {
                  "the GPU while there is room and else moves from the host in every step (the time "
                  "is as though there were)"});
 }
-
-}  // namespace
 
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
                                         const models::Strategy& strategy,

@@ -32,6 +32,8 @@ void refuse_offload(const models::Strategy& strategy, const models::Batch& batch
 void assume_unsloth(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 void assume_host_optimizer(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
 void assume_offloaded(const models::Strategy& strategy, std::vector<reports::Assumption>& out);
+// Of optimizer states in managed memory, of which there are so many bytes.
+void assume_managed(Bytes managed, std::vector<reports::Assumption>& out);
 
 // Of the strategy's data parallelism.
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
