@@ -30,8 +30,7 @@ PACKAGES = {
     "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
     "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
-    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel", "bitsandbytes",
-                             "trl"),
+    "deepspeed_measure.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel", "bitsandbytes", "trl"),
     "device_overheads.py": ("torch", "transformers"),
     "drawn_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
@@ -138,12 +137,9 @@ class EveryTool(unittest.TestCase):
         self.assert_made_again(out, GOLDEN / "deepspeed_modules.json")
         self.run_tool("deepspeed_measure.py", "--only", "tiny-zero3-recompute", "--out", out)
         self.assert_made_again(out, GOLDEN / "deepspeed_runs.json")
-        self.run_tool("deepspeed_measure.py", "--cases", "deepspeed_packed_cases.json", "--only",
-                      "packed-tiny-z2-nf4-storage", "--out", out)
-        self.assert_made_again(out, GOLDEN / "deepspeed_packed.json")
-        self.run_tool("deepspeed_measure.py", "--cases", "deepspeed_liger_cases.json", "--only",
-                      "liger-tiny-zero3-lora", "--out", out)
-        self.assert_made_again(out, GOLDEN / "deepspeed_liger.json")
+        for kind, case in (("packed", "packed-tiny-z2-nf4-storage"), ("liger", "liger-tiny-zero3-lora")):
+            self.run_tool("deepspeed_measure.py", "--cases", f"deepspeed_{kind}_cases.json", "--only", case, "--out", out)
+            self.assert_made_again(out, GOLDEN / f"deepspeed_{kind}.json")
 
     @needs("device_overheads.py")
     def test_device_overheads_and_its_rates(self):

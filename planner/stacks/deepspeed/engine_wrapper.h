@@ -81,9 +81,7 @@ class EngineWrapper final : public pytorch::Wrapper {
 
   bool whole_gradients() const { return engine_.stage <= 1; }
   // Gradients go to the bucket as they come.
-  bool moves() const {
-    return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap && s_.last_micro());
-  }
+  bool moves() const { return moves_any() && (engine_.stage >= 2 || s_.last_micro()); }
   bool moves_any() const { return engine_.stage >= 2 || (engine_.stage == 1 && engine_.overlap); }
   Bytes bytes(std::int64_t elements, DType dtype) const {
     return b_.rounded(storage(Count(elements), dtype));
@@ -97,10 +95,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   models::KeptStates package_states() const;
   void declare_transfer();
   // Offloaded to files (nvme.cpp).
-  bool optimizer_in_files() const {
-    return engine_.offload.nvme && engine_.offload.optimizer &&
-           goes_to_file(layout_.shards().sub_group, engine_.state);
-  }
+  bool optimizer_in_files() const;
   bool gradient_stays(std::int64_t elements) const;  // of so many, on the device until the step
   Bytes gradients_that_stay() const;
   void keep_gradient(OpBuilder arrival, const Hook* hook, std::int64_t elements);

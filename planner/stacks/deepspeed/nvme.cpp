@@ -75,6 +75,11 @@ void refuse_buffers(const FlatLayout& layout, const Engine& engine) {
   });
 }
 
+bool EngineWrapper::optimizer_in_files() const {
+  return engine_.offload.nvme && engine_.offload.optimizer &&
+         goes_to_file(layout_.shards().sub_group, engine_.state);
+}
+
 bool EngineWrapper::gradient_stays(std::int64_t elements) const {
   return optimizer_in_files() && s_.last_micro() &&
          deepspeed::gradient_stays(ceil_divide(elements, engine_.ranks), engine_.state);

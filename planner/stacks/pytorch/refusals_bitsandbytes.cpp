@@ -6,6 +6,7 @@
 #include "models/optimizers.h"
 #include "models/storages.h"
 #include "planner/stacks/pytorch/refusals.h"
+#include "planner/stacks/pytorch/stack.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -65,6 +66,15 @@ void refuse_bitsandbytes(const models::Strategy& s) {
          ErrorKind::unsupported,
          " with --kernels unsloth or --model-code is not modelled yet (" +
              models::text_of(models::kBitsandbytes) + " is)");
+}
+
+void assume_managed(Bytes managed, std::vector<reports::Assumption>& out) {
+  if (managed == Bytes(0)) return;
+  out.push_back({"paged optimizer states beside the device's figures, bytes",
+                 std::to_string(managed.value()), "derived",
+                 "bitsandbytes 0.50.2, get_state_buffer: managed memory, which the driver keeps on "
+                 "the GPU while there is room and else moves from the host in every step (the time "
+                 "is as though there were)"});
 }
 
 }  // namespace plimsoll::planner::pytorch

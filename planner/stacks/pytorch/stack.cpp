@@ -308,15 +308,6 @@ void assume_visits(const Question& question, const ModelParts& parts,
 
 }  // namespace
 
-void assume_managed(Bytes managed, std::vector<Assumption>& out) {
-  if (managed == Bytes(0)) return;
-  out.push_back({"paged optimizer states beside the device's figures, bytes",
-                 std::to_string(managed.value()), "derived",
-                 "bitsandbytes 0.50.2, get_state_buffer: managed memory, which the driver keeps on "
-                 "the GPU while there is room and else moves from the host in every step (the time "
-                 "is as though there were)"});
-}
-
 std::unique_ptr<StepWriter> step_writer(models::StepProgram& program, const ModelParts& parts,
                                         const models::Strategy& strategy,
                                         const models::Batch& batch, const Rules& rules) {
