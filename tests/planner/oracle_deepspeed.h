@@ -37,6 +37,7 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
   out.data.zero = s["zero"];
   out.data.deepspeed = deepspeed_options_of(stack);
   if (s.contains("precision")) out.precision = choice<models::Precision>(s["precision"]);
+  if (s.contains("param_dtype")) out.param_dtype = dtype_from(s["param_dtype"].get<std::string>());
   if (s.contains("grad_dtype")) out.grad_dtype = dtype_from(s["grad_dtype"].get<std::string>());
   if (s.contains("optimizer")) out.optimizer = choice<models::Optimizer>(s["optimizer"]);
   if (s.contains("attention")) out.attention = choice<models::Attention>(s["attention"]);

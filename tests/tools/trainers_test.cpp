@@ -366,3 +366,19 @@ TEST_CASE("TRL's treatment of a packed base goes by its release") {
   CHECK_FALSE(packed("trl@0.12", "nf4").quantize->kbit_casting);  // computes in fp32
   CHECK(models::casts_behind_kbit(packed("trl@0.12", "nf4", {{"precision", "bf16-mixed"}})));
 }
+
+// deepspeed 0.19.8, runtime/engine.py, _configure_distributed_model.
+TEST_CASE("what a trainer loads weights in is nothing where DeepSpeed's engine casts them") {
+  const Given zero2{{"trainer", "trl"}, {"stack", "deepspeed"}, {"gpus", "8"}, {"zero", "2"}};
+  const Request asked = request("llama-3.2-1b", zero2);
+  CHECK_FALSE(asked.question.strategy.param_dtype.has_value());
+  CHECK(asked.question.strategy.loss == models::Loss::tiled);
+  CHECK(any_note(asked, "trl@1.16: it loads weights in fp32, which DeepSpeed's engine casts"));
+  CHECK(refusal("llama-3.2-1b", zero2).empty());
+  Given said = zero2;
+  said.emplace_back("param-dtype", "fp32");
+  CHECK(refusal("llama-3.2-1b", said).find("bf16 weights beside fp32 masters") !=
+        std::string::npos);
+  const Given fsdp{{"trainer", "trl"}, {"gpus", "8"}, {"zero", "2"}};
+  CHECK(request("llama-3.2-1b", fsdp).question.strategy.param_dtype == DType::fp32);
+}

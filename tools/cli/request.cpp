@@ -217,13 +217,13 @@ void set_data_parallel(const Options& options, Strategy& s) {
   if (data.bucket_cap <= 0_B) refuse_value("reduce-bucket", "0", "must be at least one byte");
 }
 
-// Where mixed precision is 16-bit weights beside fp32 masters: what contradicts that.
+// Where mixed precision is 16-bit weights beside fp32 masters: what contradicts that, but for what
+// a base is packed from.
 void set_mixed_precision(const Options& options, const Strategy& s) {
-  const bool bf16 =
-      s.precision == models::Precision::bf16_mixed || s.precision == models::Precision::fp8_mixed;
-  const bool mixed = bf16 || s.precision == models::Precision::fp16_mixed;
+  const bool mixed = is_mixed(s.precision), bf16 = s.precision != models::Precision::fp16_mixed;
   const DType low = bf16 ? DType::bf16 : DType::fp16;
-  require(options, "param-dtype", !mixed || s.param_dtype == low,
+  const bool free = !mixed || (s.stack == Stack::deepspeed && options.has("quantize"));
+  require(options, "param-dtype", free || s.param_dtype == low,
           fmt::format("--precision {} on --stack {} means {} weights beside fp32 masters",
                       name_of(s.precision), name_of(s.stack), name_of(low)));
   if (s.stack != Stack::deepspeed) return;

@@ -215,6 +215,13 @@ class Merger {
             said("zero") != "2" && said("zero") != "3");
   }
 
+  // DeepSpeed's engine casts what a trainer has loaded, to the precision's 16 bits; a packed base
+  // is unpacked to what it was packed from.
+  bool casts_weights() const {
+    return said("stack") == "deepspeed" && said("precision").ends_with("-mixed") &&
+           !out_.options.has("quantize");
+  }
+
   std::string_view said(std::string_view option) const {
     const std::string* text = out_.options.find(option);
     return text == nullptr ? std::string_view() : *text;
@@ -243,6 +250,11 @@ class Merger {
     for (const models::TrainerDefault& one : trainer->defaults) {
       if (one.option == "adapter-dtype" && !out_.options.has("lora-rank")) continue;
       if (!has_base(one.base)) continue;
+      if (one.option == "param-dtype" && casts_weights()) {
+        out_.notes.push_back(fmt::format(
+            "{}: it loads weights in {}, which DeepSpeed's engine casts", called, one.value));
+        continue;
+      }
       const std::string_view value =
           older && !one.before_ampere.empty() ? one.before_ampere : one.value;
       const std::string* text = out_.options.find(one.option);

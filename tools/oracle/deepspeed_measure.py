@@ -13,6 +13,8 @@
   deepspeed_measure.py --cases deepspeed_packed_draw.json --out tests/golden/deepspeed_packed_draw.json
   deepspeed_measure.py --cases deepspeed_bitsandbytes_cases.json --out tests/golden/deepspeed_bitsandbytes.json
   deepspeed_measure.py --cases deepspeed_bitsandbytes_draw.json --out tests/golden/deepspeed_bitsandbytes_draw.json
+  deepspeed_measure.py --cases deepspeed_tiled_cases.json --out tests/golden/deepspeed_tiled.json
+  deepspeed_measure.py --cases deepspeed_tiled_draw.json --out tests/golden/deepspeed_tiled_draw.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 
@@ -162,9 +164,10 @@ def build(case, config):
     hf = torch_measure.hf_config({"config": model_config(workload["model"])}, {"use_cache": False})
     if strategy["zero"] == 3:  # from_config, and no checkpoint, zeroes its row, which is sharded
         hf.pad_token_id = None
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[
-        strategy.get("precision", "bf16-mixed").split("-")[0]]
     packed = strategy.get("quantize")
+    loaded = strategy.get("param_dtype") if packed else None  # else the engine casts it, whatever it is
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[
+        loaded or strategy.get("precision", "bf16-mixed").split("-")[0]]
     # transformers 5.17, modeling_utils.py, get_init_context: no zero.Init around a packed base.
     inside = torch.device("meta") if packed else \
         deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
@@ -262,6 +265,8 @@ def run_here(case):
     strategy = workload["strategy"]
     if strategy.get("quantize") or strategy.get("optimizer") in optimizers.BITSANDBYTES:
         versions |= {name: metadata.version(name) for name in ("bitsandbytes", "peft")}
+    if strategy.get("loss") == "tiled":
+        versions |= {name: metadata.version(name) for name in ("bitsandbytes", "peft", "trl")}
     try:
         steps = Steps(case)
         for _ in range(3):

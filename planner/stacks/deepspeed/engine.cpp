@@ -184,7 +184,7 @@ models::Strategy module_strategy(const models::Strategy& s, const Engine& e) {
   out.precision = e.model == DType::bf16   ? Precision::bf16
                   : e.model == DType::fp16 ? Precision::fp16
                                            : Precision::fp32;
-  out.param_dtype.reset();
+  if (!out.quantize) out.param_dtype.reset();  // what a base was packed from stays so
   out.grad_dtype.reset();
   out.gpus = 1;
   out.data = {};

@@ -13,6 +13,7 @@ models::Strategy compute_as(const models::Strategy& s) {
   whole.data.shard_group = 0;
   models::Strategy out = module_strategy(whole, engine_of(whole));
   out.stack = models::Stack::pytorch;
+  out.param_dtype.reset();
   out.gpus_per_node = 1;
   return out;
 }
@@ -32,6 +33,8 @@ constinit const StackInfo kStack{
     .table_states = pytorch::table_states,
     .processes = models::Stack::pytorch,
     .runs_transformers = true,
+    .packs_bases = true,
+    .packs_to_stage = 2,
     .offloads_optimizer = true,
 };
 

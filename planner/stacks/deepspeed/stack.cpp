@@ -219,9 +219,11 @@ std::vector<std::int64_t> layers_at_ends(const FlatLayout& layout, const Engine&
 // Those layers in runs of their own.
 ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
   const FlatLayout layout(parts, engine);
-  const std::vector<std::int64_t> layers = engine.stage == 2 ? layers_that_reduce(layout, engine)
-                                           : engine.overlap  ? layers_at_ends(layout, engine)
-                                                             : layer_that_fills(layout, engine);
+  const std::vector<std::int64_t> layers =
+      engine.stage == 1 && !engine.overlap ? layer_that_fills(layout, engine)
+      : engine.stage == 1 && has_larger_than_bucket(layout, engine)
+          ? layers_at_ends(layout, engine)
+          : layers_that_reduce(layout, engine);
   std::int64_t all = 0;
   for (const LayerRun& run : parts.runs) all += run.count;
   ModelParts split = parts;
@@ -294,11 +296,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     refuse_buffers(layout, engine);
     refuse_few_buffers(parts, layout, engine, s);
   }
-  const bool splits =
-      (engine.stage == 2 ||
-       (engine.stage == 1 &&
-        (!engine.overlap || has_larger_than_bucket(FlatLayout(parts, engine), engine)))) &&
-      checkpoints_by_layer(s.recompute);
+  const bool splits = (engine.stage == 1 || engine.stage == 2) && checkpoints_by_layer(s.recompute);
   const auto write = [&](const ModelParts& used) {
     const auto writer = step_writer(step.program, used, s, question.batch, rules, engine);
     writer->write();

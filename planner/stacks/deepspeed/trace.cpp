@@ -310,7 +310,8 @@ class Tracer {
 }  // namespace
 
 bool reads_head_weight(const models::Strategy& s) {
-  return s.kernels == models::Kernels::liger && s.loss == models::Loss::fused;
+  const bool fused = s.kernels == models::Kernels::liger && s.loss == models::Loss::fused;
+  return fused || s.loss == models::Loss::tiled;
 }
 
 Trace trace_of(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,

@@ -7,6 +7,7 @@
 #include "models/model_spec.h"
 #include "planner/plan.h"
 #include "planner/stacks/pytorch/refusals.h"
+#include "planner/stacks/stack_info.h"
 
 namespace plimsoll::planner::pytorch {
 
@@ -18,17 +19,16 @@ void refuse_tiled(const Question& question) {
   const auto refuse_if = [](bool it_is, const char* what) {
     check(!it_is, ErrorKind::unsupported, [&] { return std::string("--loss tiled ") + what; });
   };
-  refuse_if(s.stack != models::Stack::pytorch,
-            "is not modelled on --stack deepspeed yet (--loss full plans the model's own loss)");
   const models::Decoder& d = *question.model->decoder;
   refuse_if(!models::is_transformers(s.code) || s.kernels != models::Kernels::eager,
             "is modelled of Transformers' own models without --kernels");
   refuse_if(s.transformers < models::Release{5, 0, 0} || s.torch < models::Release{2, 8, 0},
             "is modelled with Transformers 5.0 and PyTorch 2.8, and later");
   // A tied table is in the unit of the embedding, the norm and the head; adapters differ otherwise.
-  refuse_if(s.data.zero >= 2 && (is_fsdp1(s) || d.tied_head || s.lora),
-            "under FSDP is modelled with --fsdp-version 2, a head that is not tied and no adapters "
-            "(--loss full plans the model's own loss)");
+  refuse_if(
+      stack_info(s.stack).has_fsdp && s.data.zero >= 2 && (is_fsdp1(s) || d.tied_head || s.lora),
+      "under FSDP is modelled with --fsdp-version 2, a head that is not tied and no adapters "
+      "(--loss full plans the model's own loss)");
   refuse_if(s.data.kind == models::DataParallelKind::dp, "is not modelled with --data-parallel dp");
   refuse_if(s.compile != models::Compile::no || s.optimizer_in_backward,
             "is not modelled with --compile or --optimizer-in-backward");

@@ -18,7 +18,9 @@ Regime regime_of(const models::Strategy& s, bool sharded, bool autocast_with_fsd
   r.by_node = hooks_take_all(s);
   if (!mixed) {
     const DType own = s.precision == Precision::fp32 ? DType::fp32 : low_dtype(s.precision);
-    r.stored = r.weight = r.compute = s.param_dtype.value_or(own);
+    // DeepSpeed's engine casts what was loaded; only a packed base is what it was packed from.
+    const bool casts = s.stack == models::Stack::deepspeed;
+    r.stored = r.weight = r.compute = casts ? own : s.param_dtype.value_or(own);
   } else if (sharded) {
     const bool upcast = s.data.fsdp_upcast.value_or(!s.quantize);
     r.stored = upcast ? DType::fp32 : s.param_dtype.value_or(DType::fp32);

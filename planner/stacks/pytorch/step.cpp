@@ -58,7 +58,8 @@ DType Step::stored(const Parameter& p) const {
   if (p.adapter) return regime.adapter == strategy.lora->dtype ? regime.adapter : regime.stored;
   if (models::casts_behind_kbit(strategy) && (p.embedding || !p.hidden)) return regime.weight;
   // Accelerate upcasts trainable parameters only.
-  if (!p.trainable && !models::kbit_prepared(strategy) && strategy.param_dtype)
+  if (!p.trainable && !models::kbit_prepared(strategy) && strategy.param_dtype &&
+      strategy.stack != models::Stack::deepspeed)
     return *strategy.param_dtype;
   return regime.stored;
 }
