@@ -120,7 +120,8 @@ std::string quantize_option(const Setting& x) {
 }
 
 void hold_packed(Setting& x) {
-  if (!concedes(x, kPackedBase) || x.strategy.data.zero < 2) return;
+  const bool shards = stack_info(x.strategy.stack).has_fsdp && x.strategy.data.zero >= 2;
+  if (!concedes(x, kPackedBase) || !shards) return;
   x.strategy.quantize->held_in = sharded_in(x.strategy.precision);
   x.parts += kPackedInFloats - kPackedInIntegers;
 }
@@ -155,7 +156,7 @@ void offloads(const Scope& scope, const Setting& so_far, std::vector<Setting>& o
       !(stack.has_fsdp || stack.offloads_optimizer))
     return;
   if (stack.offloads_optimizer && (s.precision != Precision::bf16_mixed || s.grad_dtype)) return;
-  if (s.quantize && !stack.packs_bases) return;
+  if (s.quantize && !stack.has_fsdp) return;  // adapters have few states
   // FSDP's shards are as large in mixed precision, once they are cast.
   if (concedes(so_far, kOtherNumerics)) return;
   add(so_far, out, [&](Setting& x) {
@@ -173,8 +174,10 @@ bool takes_stage(const Setting& x, int stage) {
   const Strategy& s = x.strategy;
   if (concedes(x, kOffloads) || concedes(x, kOffloadsPacked))
     if (stage < (s.offload.params ? 2 : 1)) return false;
+  const StackInfo& stack = stack_info(s.stack);
+  if (concedes(x, kPackedBase) && stage > stack.packs_to_stage) return false;
   if (concedes(x, kPackedBase) && stage == 2 && s.data.fsdp_version == 1) return false;
-  if (!concedes(x, kStatesIn8Bits)) return true;
+  if (!concedes(x, kStatesIn8Bits) || !stack.has_fsdp) return true;
   const models::TorchOptimizer& torch = models::rule_of(s.optimizer).torch;
   const char* const why = stage == 0                 ? nullptr
                           : stage == 1               ? torch.refusal_zero1

@@ -45,6 +45,7 @@ struct StackInfo {
   bool mixed_is_autocast = false;
   bool foreach_by_default = false;  // the optimizer's form
   bool packs_bases = false;  // bitsandbytes' packed bases and 8-bit optimizers run under it
+  int packs_to_stage = 3;  // the bases, up to this one of ZeRO
   bool offloads_optimizer = false;  // its states, without the parameters
   bool reserves_exactly = false;  // what others reserve is an estimate
   bool untried_on_gpus = false;  // timed on one H100 alone; on several GPUs nobody has run it

@@ -240,6 +240,12 @@ TEST_CASE("what was conceded is sharded only where its stack takes it") {
   x.strategy.optimizer = models::Optimizer::adam8bit;
   CHECK(taken(x)[0] == '1');
   CHECK(taken(x)[1] == '0');
+  Setting engine = setting(Stack::deepspeed, 0);
+  engine.concession = kPackedBase;
+  CHECK(taken(engine) == "1110");  // ZeRO-3 would cut the integers
+  engine.concession = kStatesIn8Bits;
+  engine.strategy.optimizer = models::Optimizer::adam8bit;
+  CHECK(taken(engine) == "1111");
 }
 
 TEST_CASE("a base that is sharded is held in floats of the training's own 16 bits") {
@@ -263,4 +269,9 @@ TEST_CASE("a base that is sharded is held in floats of the training's own 16 bit
       CHECK(x.parts == before.parts);
       CHECK(quantize_option(x) == "");
     }
+  Setting engine = setting(Stack::deepspeed, 2);  // whole on each GPU
+  engine.concession = kPackedBase;
+  engine.strategy.quantize = models::Quantization{.storage = models::find_packed_storage("nf4-dq")};
+  hold_packed(engine);
+  CHECK(engine.strategy.quantize->held_in == DType::uint8);
 }
