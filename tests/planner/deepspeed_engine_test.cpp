@@ -102,8 +102,15 @@ TEST_CASE("what the engine does not do is refused by its option, and its neighbo
       {kNothing, 2, [](Strategy& s) { s.grad_dtype = DType::fp32; }},
       {"--grad-dtype: DeepSpeed accumulates in the model's dtype", 0,
        [](Strategy& s) { s.grad_dtype = DType::fp32; }},
-      {"--padding-mask yes is not modelled yet with --stack deepspeed", 2,
-       [](Strategy& s) { s.rows = models::Rows::padded; }},
+      {kNothing, 3, [](Strategy& s) { s.rows = models::Rows::padded; }},
+      {"--stack deepspeed: --transformers-version 4.57.6 with --zero 3", 3,
+       [](Strategy& s) {
+         s.transformers = {4, 57, 6};
+       }},
+      {kNothing, 2,
+       [](Strategy& s) {
+         s.transformers = {4, 57, 6};
+       }},
       {"--stack deepspeed: --optimizer-in-backward", 2,
        [](Strategy& s) { s.optimizer_in_backward = true; }},
       {"--stack deepspeed: --recompute ops", 2,

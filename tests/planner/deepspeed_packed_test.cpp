@@ -6,62 +6,31 @@
 // _draw: runs that were drawn before any of this was planned.
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/planner/deepspeed_run.h"
+#include "tests/planner/deepspeed_found.h"
 
 using namespace plimsoll;
 using nlohmann::json;
 
-namespace {
-
-json runs_of(const char* file) {
-  return json::parse(std::ifstream(PLIMSOLL_GOLDEN + std::string(file)))["runs"];
-}
-
-struct Found {
-  std::size_t exact = 0, runs = 0;  // peaks to 64 bytes
-};
-
-// `peak`, `reserved`: how far off, as parts of the run's, any of them may be.
-Found found_of(const json& runs, bool stage3, double peak, double reserved) {
-  Found out;
-  for (const json& run : runs) {
-    if ((run["workload"]["strategy"]["zero"] == 3) != stage3) continue;
-    const std::string name = run["case"];
-    CAPTURE(name);
-    const tests::Planned planned = tests::plan_run(run);
-    const tests::RunErrors error = tests::errors_of(run, planned);
-    CHECK(std::abs(error.resident) <= 0.000001);
-    CHECK(std::abs(error.peak) <= peak);
-    CHECK(std::abs(error.reserved) <= reserved);
-    CHECK(planned.managed.value() == run.value("managed_bytes", std::int64_t(0)));
-    MESSAGE(name << ": peak " << planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()
-                 << " B, " << 100 * error.peak << " %, resident " << 100 * error.resident
-                 << " %, reserved " << 100 * error.reserved << " %");
-    out.exact += std::abs(planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>()) <= 64;
-    ++out.runs;
-  }
-  return out;
-}
-
-}  // namespace
+using tests::deepspeed_runs;
+using tests::Found;
+using tests::found_of;
 
 TEST_CASE("packed bases under ZeRO-0 to 2 peak as with the real packages, byte for byte") {
-  const Found chosen = found_of(runs_of("/deepspeed_packed.json"), false, 0.000001, 0.023);
+  const Found chosen = found_of(deepspeed_runs("/deepspeed_packed.json"), false, 0.000001, 0.023);
   CHECK(chosen.runs == 31);
   CHECK(chosen.exact == chosen.runs);
-  const Found drawn = found_of(runs_of("/deepspeed_packed_draw.json"), false, 0.000001, 0.09);
+  const Found drawn =
+      found_of(deepspeed_runs("/deepspeed_packed_draw.json"), false, 0.000001, 0.09);
   CHECK(drawn.runs == 24);
   CHECK(drawn.exact == drawn.runs);
 }
 
 TEST_CASE("bitsandbytes' optimizers step what the engine flattened") {
-  const json chosen = runs_of("/deepspeed_bitsandbytes.json");
-  const json drawn = runs_of("/deepspeed_bitsandbytes_draw.json");
+  const json chosen = deepspeed_runs("/deepspeed_bitsandbytes.json");
+  const json drawn = deepspeed_runs("/deepspeed_bitsandbytes_draw.json");
   const Found flat = found_of(chosen, false, 0.000001, 0.03);
   CHECK(flat.runs == 23);
   CHECK(flat.exact == flat.runs);
@@ -77,8 +46,8 @@ TEST_CASE("bitsandbytes' optimizers step what the engine flattened") {
 // tests/golden/deepspeed_tiled.json and _draw: of tools/oracle/deepspeed_tiled_cases.json and
 // _draw.
 TEST_CASE("tiles of TRL's head under the engine") {
-  const json chosen = runs_of("/deepspeed_tiled.json"),
-             drawn = runs_of("/deepspeed_tiled_draw.json");
+  const json chosen = deepspeed_runs("/deepspeed_tiled.json"),
+             drawn = deepspeed_runs("/deepspeed_tiled_draw.json");
   // Stage 0 of a tiny model reserves a segment less than planned, of 0.1 GiB.
   const Found flat = found_of(chosen, false, 0.000001, 0.19);
   CHECK(flat.runs == 22);

@@ -39,7 +39,7 @@ inline Planned plan_run(const json& run) {
   const planner::ModelParts parts = planner::model_parts(model, question.strategy);
   planner::pytorch::Rules rules;
   rules.sdpa = planner::pytorch::Rules::Sdpa::flash;  // what a dry run can run
-  rules.batch_tensors = 1;
+  rules.batch_tensors = question.strategy.rows == models::Rows::full ? 1 : 2;
   rules.granularity = 1;  // requested bytes
   // sm_90: 32 MiB for the forward's and for the backward's thread; 1 MiB where GEMMs add a bias.
   rules.blas = {32_MiB, 32_MiB, planner::pytorch::any_of_lt(parts) ? 1_MiB : 0_MiB};

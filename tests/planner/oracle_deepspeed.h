@@ -46,6 +46,9 @@ inline models::Strategy deepspeed_strategy_of(const json& workload) {
   if (stack.contains("use_reentrant")) out.use_reentrant = stack["use_reentrant"].get<bool>();
   if (s.contains("lora")) out.lora = lora_of(s["lora"]);
   out.quantize = quantization_of(s);
+  if (stack.contains("transformers_version"))
+    out.transformers = *models::release_from(stack["transformers_version"].get<std::string>());
+  if (s.contains("rows")) out.rows = choice<models::Rows>(s["rows"]);
   if (s.contains("loss")) out.loss = choice<models::Loss>(s["loss"]);
   if (stack.contains("kernels")) out.kernels = choice<models::Kernels>(stack["kernels"]);
   if (stack.contains("optimizer_impl"))

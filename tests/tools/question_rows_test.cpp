@@ -220,9 +220,12 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
       {"use-reentrant=yes recompute=sqrt", "accepted"},
       {"transformers-version=four",
        "--transformers-version four: must be a release, such as 4.57.1"},
-      {"stack=deepspeed transformers-version=4.57.6",
+      {"stack=deepspeed transformers-version=4.57.6", "accepted"},
+      {"stack=plimsoll transformers-version=4.57.6",
        "--transformers-version 4.57.6: other releases than 5.17.0 are modelled with --stack "
-       "pytorch"},
+       "pytorch and deepspeed"},
+      {"stack=deepspeed torch-version=2.8.0",
+       "--torch-version 2.8.0: other releases than 2.11.0 are modelled with --stack pytorch"},
       {"stack=deepspeed transformers-version=5.17", "accepted"},
       {"bitsandbytes-version=0.46.1",
        "--bitsandbytes-version 0.46.1: nothing of this is bitsandbytes': not --quantize (nf4, "

@@ -68,8 +68,9 @@ TEST_CASE("what cannot be is refused with its option") {
   CHECK(refusal({{"data", data}, {"packing", "bfd"}, {"padding", "max"}, {"seq-len", "512"}})
             .starts_with("--padding max: TRL flattens"));
   CHECK(refusal({{"data", "no/such/file"}}).find("no/such/file") != std::string::npos);
-  CHECK(refusal({{"padding-mask", "yes"}, {"stack", "deepspeed"}})
-            .starts_with("--padding-mask yes is not modelled yet with --stack deepspeed"));
+  CHECK(refusal({{"padding-mask", "yes"}, {"stack", "deepspeed"}}).empty());
+  CHECK(refusal({{"padding-mask", "yes"}, {"stack", "deepspeed"}, {"attention", "math"}})
+            .starts_with("--padding-mask yes with --attention math"));
   CHECK(refusal({{"padding-mask", "yes"}, {"attention", "math"}})
             .starts_with("--padding-mask yes with --attention math"));
   CHECK(refusal({{"padding", "free"}, {"transformers-version", "4.57"}})

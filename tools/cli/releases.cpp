@@ -13,6 +13,7 @@ namespace {
 struct Releases {
   std::string_view option, example;
   models::Release oldest, usual, newest;
+  bool of_deepspeed = false;  // others than the usual one on that stack, too
 };
 
 void set_release(const Options& options, const Releases& of, models::Stack stack,
@@ -27,17 +28,20 @@ void set_release(const Options& options, const Releases& of, models::Stack stack
     fail(ErrorKind::unsupported,
          fmt::format("--{} {}: this version models {} to {}", of.option, shortened(*text),
                      text_of(of.oldest), text_of(of.newest)));
-  if (stack != models::Stack::pytorch && target != of.usual)
+  const bool has =
+      stack == models::Stack::pytorch || (of.of_deepspeed && stack == models::Stack::deepspeed);
+  if (!has && target != of.usual)
     fail(ErrorKind::bad_input,
-         fmt::format("--{} {}: other releases than {} are modelled with --stack pytorch", of.option,
-                     shortened(*text), text_of(of.usual)));
+         fmt::format("--{} {}: other releases than {} are modelled with --stack pytorch{}",
+                     of.option, shortened(*text), text_of(of.usual),
+                     of.of_deepspeed ? " and deepspeed" : ""));
 }
 }  // namespace
 
 void set_releases(const Options& options, models::Strategy& s) {
   set_release(options,
               {"transformers-version", "4.57.1", models::kOldestTransformers, models::kTransformers,
-               models::kNewestTransformers},
+               models::kNewestTransformers, true},
               s.stack, s.transformers);
   set_release(options,
               {"torch-version", "2.8.0", models::kOldestTorch, models::kTorch, models::kTorch},

@@ -39,6 +39,7 @@ import sys
 
 import adapters
 import apart
+import batches
 import dry_host
 import liger
 import nvme_files
@@ -50,6 +51,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CATALOG = os.path.join(HERE, "..", "..", "models", "specs", "models")
 CAPACITY = 1 << 42  # 4 TiB: nothing is refused
 KEPT = []
+KERNELS = {"flash": "sdpa", "flash-2": "flash_attention_2"}
 
 
 def read_cases(name):
@@ -172,9 +174,10 @@ def build(case, config):
     inside = torch.device("meta") if packed else \
         deepspeed.zero.Init(config_dict_or_path=config) if strategy["zero"] == 3 else \
         torch.device("cuda")
+    attention = strategy.get("attention", "sdpa")
     with inside:
         model = torch_measure.auto_class(model_config(workload["model"])).from_config(
-            hf, dtype=dtype, attn_implementation=strategy.get("attention", "sdpa"))
+            hf, dtype=dtype, attn_implementation=KERNELS.get(attention, attention))
     if packed:
         asked = {"precision": "bf16-mixed", "quant_storage": None, "kbit_prep": None,
                  "recompute": "none", **strategy}
@@ -183,13 +186,19 @@ def build(case, config):
         model = packed_base.kbit_prepared(model, asked, options)
     model.train()
     trl_head.apply(model, strategy.get("loss", "full"))
+    recompute = (strategy.get("recompute", "none"),
+                 {"use_reentrant": workload["stack"].get("use_reentrant", False)})
+    # Before 5.0 it is PEFT that asks the embedding for a gradient, where checkpoints are on already.
+    before_5 = "transformers_version" in workload["stack"]
+    if before_5:
+        torch_measure.select_recompute(model, *recompute)
     if strategy.get("lora"):
         lora = {"rank": 8, "alpha": 16.0, "targets": "all-linear", "dropout": 0.0,
                 "adapter_dtype": "fp32", **strategy["lora"]}
         model = adapters.with_lora(model, lora)
     liger.apply(model, workload["stack"].get("kernels", "eager"), strategy.get("loss", "full"))
-    torch_measure.select_recompute(model, strategy.get("recompute", "none"),
-                                    {"use_reentrant": workload["stack"].get("use_reentrant", False)})
+    if not before_5:
+        torch_measure.select_recompute(model, *recompute)
     trained = [p for p in model.parameters() if p.requires_grad]
     which = optimizers.BITSANDBYTES.get(strategy.get("optimizer"))
     own = {"optimizer": optimizers.bitsandbytes_optimizer(model, which, True, trained)} if which \
@@ -224,10 +233,11 @@ class Steps:
         self.torch = torch
         world = case["workload"]["strategy"].get("world_size", 8)
         self.engine, hf = build(case, ds_config(case))
-        batch = case["workload"]["batch"]
+        workload = case["workload"]
+        batch = workload["batch"]
         self.count = batch["grad_accum"]
-        self.ids = torch.randint(0, hf.vocab_size, (batch["micro_batch"], batch["seq_len"]),
-                                 device="cuda")
+        self.ids = torch.randint(0, hf.vocab_size, batches.shape(workload), device="cuda")
+        self.beside = batches.beside(workload, self.ids)
         self.world, self.phases = world, []
         self.tiled = case["workload"]["strategy"].get("loss") == "tiled"
 
@@ -243,8 +253,8 @@ class Steps:
         self.torch.cuda.reset_peak_memory_stats()
         for micro in range(self.count):
             suffix = str(micro) if micro else ""
-            loss = trl_head.loss(self.engine, self.ids, self.ids, contextlib.nullcontext(), {}) \
-                if self.tiled else self.engine(input_ids=self.ids, labels=self.ids).loss
+            loss = trl_head.loss(self.engine, self.ids, self.ids, contextlib.nullcontext(), self.beside) \
+                if self.tiled else self.engine(input_ids=self.ids, labels=self.ids, **self.beside).loss
             self.mark("forward" + suffix)
             self.engine.backward(loss)
             self.mark("backward" + suffix)
@@ -260,6 +270,9 @@ def run_here(case):
     import transformers
     workload = case["workload"]
     start(workload["strategy"].get("world_size", 8), case.get("rank", 0))
+    asked = workload["stack"].get("transformers_version", transformers.__version__)
+    if asked != transformers.__version__:
+        raise ValueError(f"{case['name']} is of transformers {asked}, {transformers.__version__} is installed")
     versions = {"deepspeed": deepspeed.__version__, "torch": torch.__version__,
                 "transformers": transformers.__version__}
     strategy = workload["strategy"]

@@ -88,6 +88,11 @@ void refuse(const models::Strategy& s) {
   });
   if (s.quantize) refuse_packed(s);
   refuse_optimizer(s);
+  check(s.data.zero < 3 || s.transformers == models::kTransformers, ErrorKind::unsupported, [&] {
+    return "--stack deepspeed: --transformers-version " + models::text_of(s.transformers) +
+           " with --zero 3, whose gathers follow the modules, is not modelled yet; " +
+           models::text_of(models::kTransformers) + " is, and others with --zero 0, 1 and 2";
+  });
   check(s.kernels == models::Kernels::eager || s.kernels == models::Kernels::liger,
         ErrorKind::unsupported, [&] {
           return "--stack deepspeed: --kernels " + std::string(models::name_of(s.kernels)) +
@@ -97,10 +102,6 @@ void refuse(const models::Strategy& s) {
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "
               "accumulators, which are not modelled yet");
-  check(s.rows == models::Rows::full, ErrorKind::unsupported, [&] {
-    return std::string(models::option_of(s.rows)) +
-           " is not modelled yet with --stack deepspeed (pytorch has it)";
-  });
   unsupported(s.optimizer_in_backward, "--optimizer-in-backward is PyTorch's: --stack pytorch");
   unsupported(s.recompute.kind == models::RecomputeKind::ops,
               "--recompute ops is modelled on pytorch alone");

@@ -53,7 +53,7 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
     out.push_back({what, "\"" + value + "\"", "derived", source});
   };
   say("versions modelled",
-      "deepspeed 0.19.8, torch 2.11.0, transformers " + models::text_of(models::kTransformers),
+      "deepspeed 0.19.8, torch 2.11.0, transformers " + models::text_of(s.transformers),
       "allocator history of real steps, tests/golden/deepspeed_runs.json");
   if (s.quantize)
     say("packed base",
@@ -276,6 +276,9 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   const Engine engine = engine_of(question.strategy);  // refuses before anything is said
   pytorch::refuse_packed(module_strategy(question.strategy, engine));
   pytorch::refuse_bitsandbytes(question.strategy);
+  pytorch::refuse_rows(*question.model, question.strategy);
+  pytorch::refuse_release(*question.model, question.strategy);
+  pytorch::refuse_loops(*question.model, question.strategy, question.batch);
   pytorch::refuse_of_model(question);
   if (step.program_only)
     write_step(question, parts, pytorch::quick_rules(question, parts), step);

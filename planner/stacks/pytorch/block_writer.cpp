@@ -51,7 +51,29 @@ Ref BlockWriter::gradient_of(ValueId id) {
   return gradient(id).of_input ? d_input_ : Ref{gradient(id).tensor};
 }
 
+// fully_shard's mixed precision casts what a layer is called with (_fsdp_state.py, _pre_forward):
+// tables in fp32, into copies of each layer's own.
+void BlockWriter::cast_tables(const BlockPlan& plan) {
+  if (!d_.fp32_rotary || rotary_dtype() == DType::fp32) return;
+  const SymBytes bytes = storage(checked_multiply(tokens_.length, d_.rotated()), rotary_dtype());
+  std::array<TensorId, 2>& own = own_tables_[&plan];
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const TensorId table = (i == 0 ? cos_ : sin_)[plan.sliding ? 1 : 0];
+    own[i] =
+        b_.tensor(i == 0 ? "rotary.cos.cast" : "rotary.sin.cast", bytes, Category::activations);
+    b_.op("fsdp.inputs.cast", Phase::forward).read(table).write(own[i]);
+  }
+}
+
+DType BlockWriter::rotary_dtype() const {
+  const bool casts =
+      strategy_.data.zero >= 2 && !is_fsdp1(strategy_) && is_mixed(strategy_.precision);
+  return d_.fp32_rotary && !casts ? DType::fp32 : regime_.embedded;
+}
+
 std::array<Ref, 3> BlockWriter::rotary_operands(TensorId x) const {
+  if (const auto own = own_tables_.find(plan_); own != own_tables_.end())
+    return {{{x}, {own->second[0]}, {own->second[1]}}};
   return {{{x}, {cos_[sliding_ ? 1 : 0]}, {sin_[sliding_ ? 1 : 0]}}};
 }
 

@@ -5,6 +5,7 @@
 // gradients of a value that several nodes read are added up as they come.
 #pragma once
 
+#include <map>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,7 @@ class BlockWriter : public AttentionWriter {
   // What the forward of the layer that is recomputed next left; null: nothing is stored by op.
   void take_from(const LayerSaved* stored) { stored_ = stored; }
   // The rotary tables that every layer reads.
+  void cast_tables(const BlockPlan& plan);  // with a layer's inputs, as fully_shard does
   void set_rotary(const ByWindow& cos, const ByWindow& sin) {
     cos_ = cos;
     sin_ = sin;
@@ -89,16 +91,14 @@ class BlockWriter : public AttentionWriter {
   void run_activation(const NodePlan& at, bool stops, LayerSaved& s);
   void run_function(const TapePart& part, const NodePlan& at, TapeSaved& saved, bool stops,
                     LayerSaved& s);
-  void run_multiply(const NodePlan& at, bool stops, LayerSaved& s);
-  void liger_rotary(const NodePlan& at, LayerSaved& s);  // liger.cpp
+  void run_sequence(const NodePlan&, LayerSaved&), liger_rotary(const NodePlan&, LayerSaved&);
   void complex_rotary(const NodePlan&at, LayerSaved&s), complex_rotary_back(const NodePlan&at);
   void pair_rotary(const NodePlan&at, LayerSaved&s), pair_rotary_back(const NodePlan&at);
   void joined_rotary(const NodePlan&at, LayerSaved&s), joined_rotary_back(const NodePlan&at);
   std::pair<TapePart, TapeCounts> joined_rotary_of(const NodePlan& at, std::size_t i) const;
   void run_experts(const NodePlan&, bool stops, LayerSaved&);  // experts.cpp
   void run_loop(const NodePlan& at, bool stops, LayerSaved& s);
-  void run_sequence(const NodePlan& at, LayerSaved& s);  // sequence_parallel.cpp
-  void run_add(const NodePlan& at, Ref output, LayerSaved& s);
+  void run_add(const NodePlan&, Ref, LayerSaved&), run_multiply(const NodePlan&, bool, LayerSaved&);
   void release(OpBuilder, const models::ValueList&, const LayerSaved&, const NodePlan* but = {});
   void stop_behind(std::size_t node, const LayerSaved&s), leave_attention(const LayerSaved&s);
   AttentionInput attention_input(const NodePlan& at, const LayerSaved& s) const;
@@ -107,17 +107,16 @@ class BlockWriter : public AttentionWriter {
   void back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   Place place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const;
   void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
-  void split_back(const NodePlan&at), slice_back(const NodePlan&at);
-  void concatenate_back(const NodePlan&at), rotary_back(const NodePlan&at);
-  void attention_back(const NodePlan& at, const LayerSaved& s);
-  void activation_back(const NodePlan& at, const LayerSaved& s);
+  void split_back(const NodePlan&at), slice_back(const NodePlan&), sequence_back(const NodePlan&);
+  void add_back(const NodePlan&), concatenate_back(const NodePlan&), rotary_back(const NodePlan&);
+  void attention_back(const NodePlan&, const LayerSaved&),
+      activation_back(const NodePlan&, const LayerSaved&);
   void multiply_back(const NodePlan& at, const LayerSaved& s);
   void stream_norm_back(const NodePlan& at, const LayerSaved& s);
   void liger_norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
   void experts_back(const NodePlan&, const LayerSaved&),
       loop_back(const NodePlan&, const LayerSaved&);
-  void add_back(const NodePlan&at), sequence_back(const NodePlan&at);
   bool shared(models::ValueId id) const;  // another value's backward is still to read the tensor
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
   // The gradient of a value, laid out as a GEMM reads it.
@@ -135,7 +134,7 @@ class BlockWriter : public AttentionWriter {
   SymInt visits(std::int64_t expert) const;  // expert_loop.cpp
   // A linear of one expert reads the rows of its visitors; returns what all others read.
   Tokens visiting(const NodePlan& at);
-  DType rotary_dtype() const { return d_.fp32_rotary ? DType::fp32 : regime_.embedded; }
+  DType rotary_dtype() const;
 
   const BlockPlan* plan_ = nullptr;
   const NodePlan* node_ = nullptr;  // whose backward is being written
@@ -145,6 +144,7 @@ class BlockWriter : public AttentionWriter {
   bool first_ = true, stops_early_ = false;
   const LayerSaved* stored_ = nullptr;
   ByWindow cos_{kNoTensor, kNoTensor}, sin_{kNoTensor, kNoTensor};
+  std::map<const BlockPlan*, std::array<TensorId, 2>> own_tables_;  // that were cast
 };
 
 }  // namespace plimsoll::planner::pytorch

@@ -110,7 +110,8 @@ void BlockWriter::liger_rotary(const NodePlan& at, LayerSaved& s) {
     turn.read(copies(in[i]) ? s.of(in[i]) : kNoTensor);
     turn.touch(s.of(out[i]), 0, kNoTensor, copies(in[i]) ? Access::write : Access::update);
   }
-  turn.read(cos_[sliding_ ? 1 : 0]).read(sin_[sliding_ ? 1 : 0]);
+  const auto operands = rotary_operands(kNoTensor);
+  turn.read(operands[1].tensor).read(operands[2].tensor);
 }
 
 // So are their gradients. GEMMs make those head by head, and the keys' as their transpose.
@@ -132,7 +133,8 @@ void BlockWriter::liger_rotary_back(const NodePlan& at) {
     turn.touch(laid_out[i], 0, kNoTensor, copies ? Access::write : Access::update);
     gradient(in[i]) = {grad_of(in[i]) ? laid_out[i] : kNoTensor};
   }
-  turn.read(cos_[sliding_ ? 1 : 0]).read(sin_[sliding_ ? 1 : 0]);
+  const auto operands = rotary_operands(kNoTensor);
+  turn.read(operands[1].tensor).read(operands[2].tensor);
 }
 
 // ops/swiglu.py, ops/geglu.py: both operands are kept, and their gradients take their place.

@@ -241,48 +241,34 @@ void refuse_cast_tables(const models::ModelSpec& model, const models::Strategy& 
                  " under FSDP2 in mixed precision: PyTorch ends it with a CheckpointError (rotary "
                  "tables are cast in the forward alone); with --precision bf16 it trains";
         });
-}
-
-// The families whose masks were seen as Transformers makes them of such rows.
-constexpr std::string_view kRowsSeen[] = {"llama",  "mistral", "qwen2",       "qwen3",  "gemma",
-                                          "gemma2", "phi",     "gemma3_text", "phi3",   "granite",
-                                          "olmo2",  "gpt2",    "gpt_neox",    "mixtral"};
-
-void refuse_rows(const models::ModelSpec& model, const models::Strategy& s) {
-  using models::Rows;
-  if (s.rows == Rows::full) return;
-  const auto refuse_if = [&](bool it_is, const std::string& what) {
-    check(!it_is, ErrorKind::unsupported,
-          [&] { return std::string(models::option_of(s.rows)) + " " + what; });
-  };
-  refuse_if(models::is_torchtitan(s.code), "is not of torchtitan, whose rows are full");
-  refuse_if(models::is_litgpt(s.code),
-            "is not of LitGPT, which pads to each batch's longest sample without a mask");
-  refuse_if(models::is_torchtune(s.code),
-            "is not modelled yet with torchtune's code, which runs packed rows through "
-            "flex_attention");
-  refuse_if(s.transformers != models::kTransformers,
-            "is modelled with Transformers " + models::text_of(models::kTransformers) + " alone");
-  refuse_if(s.attention == models::Attention::math, "with --attention math is not modelled yet");
-  refuse_if(s.attention == models::Attention::flash_1,
-            "with --attention flash-1 is not modelled yet");
-  const bool packaged = models::is_flash_package(s.attention);
-  const std::string kind = "with --attention " + std::string(models::name_of(s.attention));
-  refuse_if(packaged && s.recompute.kind == models::RecomputeKind::selective,
-            kind + " --recompute selective is not modelled yet");
-  refuse_if(std::ranges::find(kRowsSeen, model.model_type) == std::end(kRowsSeen),
-            "is not modelled yet for " + model.model_type);
-  // One such run took three times what is planned, and was not understood.
-  refuse_if(s.rows == Rows::padded && s.lora && s.kernels == models::Kernels::liger,
-            "with --kernels liger and --lora-rank is not modelled yet");
-  // Queries or values whose heads do not stand side by side are copied for these kernels.
-  const bool strided = model.model_type == "phi" || model.model_type == "phi3" ||
-                       model.model_type == "gpt_neox" ||
-                       (model.model_type == "gpt2" && s.rows == Rows::flattened);
-  refuse_if(strided && packaged, kind + " is not modelled yet for " + model.model_type);
+  check(!casts || !model.decoder || !model.decoder->fp32_rotary || s.compile == models::Compile::no,
+        ErrorKind::unsupported, [&] {
+          return "--compile with " + model.model_type +
+                 " under FSDP2 in mixed precision, which casts rotary tables with a layer's "
+                 "inputs, is not modelled yet";
+        });
 }
 
 }  // namespace
+
+void refuse_release(const models::ModelSpec& model, const models::Strategy& s) {
+  check(s.transformers >= oldest(model, s), ErrorKind::unsupported, [&] {
+    return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
+           model.model_type + " are modelled from " + models::text_of(oldest(model, s)) + " on";
+  });
+  const bool own_loss = s.kernels == models::Kernels::fused;
+  check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
+        ErrorKind::unsupported, [&] {
+          return "--transformers-version " + models::text_of(s.transformers) +
+                 " is modelled with --loss full only; chunked and fused losses from " +
+                 models::text_of(models::kLossPadsLabels) + " on";
+        });
+  check(s.kernels != models::Kernels::liger || s.transformers >= models::Release{5, 0, 0},
+        ErrorKind::unsupported, [&] {
+          return "--transformers-version " + models::text_of(s.transformers) +
+                 ": Liger's kernels are modelled with 5.0 and later";
+        });
+}
 
 void refuse(const models::ModelSpec& model, const models::Strategy& s, const models::Batch& batch) {
   refuse_data_parallel(s);
@@ -311,10 +297,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   if (is_fsdp1(s)) refuse_fsdp1(s);
   refuse_cast_tables(model, s);
   refuse_reentrant(s);
-  check(s.transformers >= oldest(model, s), ErrorKind::unsupported, [&] {
-    return "--transformers-version " + models::text_of(s.transformers) + ": the steps of " +
-           model.model_type + " are modelled from " + models::text_of(oldest(model, s)) + " on";
-  });
+  refuse_release(model, s);
   const bool own_loss =
       s.kernels == models::Kernels::fused;  // of fms-acceleration, with any release
   check(s.loss != models::Loss::chunked || !own_loss, ErrorKind::unsupported,
@@ -328,17 +311,6 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
         ErrorKind::bad_input,
         "--kernels fused: these norms make no gradients of their weights, and DDP waits for them; "
         "with --lora-rank or --zero 2 or 3 nothing does");
-  check(s.loss == models::Loss::full || own_loss || s.transformers >= models::kLossPadsLabels,
-        ErrorKind::unsupported, [&] {
-          return "--transformers-version " + models::text_of(s.transformers) +
-                 " is modelled with --loss full only; chunked and fused losses from " +
-                 models::text_of(models::kLossPadsLabels) + " on";
-        });
-  check(s.kernels != models::Kernels::liger || s.transformers >= models::Release{5, 0, 0},
-        ErrorKind::unsupported, [&] {
-          return "--transformers-version " + models::text_of(s.transformers) +
-                 ": Liger's kernels are modelled with 5.0 and later";
-        });
   check(s.device == models::Device::cuda, ErrorKind::bad_input,
         "--device cpu is for --stack plimsoll");
   check(!s.master_weights.value_or(false), ErrorKind::bad_input,

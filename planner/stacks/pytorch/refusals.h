@@ -26,6 +26,10 @@ void refuse_classifier(const Question& question);
 void refuse_tiled(const Question& question);
 // Error{unsupported}, {bad_input}: what is not modelled of torch.nn.DataParallel.
 void refuse_data_parallel(const models::Strategy& s);
+// Error{unsupported}: what is not modelled of --transformers-version.
+void refuse_release(const models::ModelSpec& model, const models::Strategy& s);
+// Error{unsupported}: what is not modelled of rows that hold padding or several samples.
+void refuse_rows(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of adapters.
 void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s);
 // Error{unsupported}: what is not modelled of a mixture whose experts are a loop over modules, as

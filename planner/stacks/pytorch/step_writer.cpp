@@ -157,6 +157,7 @@ void StepWriter::layers_forward(std::size_t r) {
     else if (s_.offloading != nullptr)
       s_.offloading->before_layer(r, j);
     s_.layer.set_hooks(takes_all ? s_.offloading : nullptr);
+    s_.layer.cast_tables(run.plan(j));
     wrapper_->before_forward(run.units[j], s_.unit_tensor(&Unit::gather_forward, r, j, -1));
     const Ref out{j + 1 < run.stride() ? run.inner[j] : run.out};
     if (s_.compiles())
