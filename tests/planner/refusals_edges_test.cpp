@@ -161,3 +161,16 @@ TEST_CASE("checkpoints around some layers: of layers that have them, not under F
           a.s.recompute = {RecomputeKind::recursive, 4};
         }) == "--recompute recursive:4 is modelled with --stack plimsoll, which runs it");
 }
+
+// OLMo 2's rotary tables are in fp32.
+TEST_CASE("layers whose inputs FSDP2 casts are not compiled") {
+  const Change olmo = [](Refusable& a) {
+    a.model = "olmo-2-7b", a.s.compile = models::Compile::block;
+  };
+  const auto fsdp = [](int version, models::Precision precision) -> Change {
+    return [=](Refusable& a) { shard_by_fsdp(a, version), a.s.precision = precision; };
+  };
+  CHECK(with(olmo, fsdp(2, models::Precision::bf16_mixed))
+            .starts_with("--compile with olmo2 under FSDP2 in mixed precision"));
+  CHECK(with(olmo, fsdp(2, models::Precision::bf16)) == kNothing);
+}

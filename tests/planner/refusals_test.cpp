@@ -160,8 +160,6 @@ TEST_CASE("FSDP1, reentrant checkpoints and tables that FSDP2 casts") {
   const auto olmo = [](Refusable& a) { a.model = "olmo-2-7b"; };
   check_refusals(
       {
-          {"--compile with olmo2 under FSDP2 in mixed precision",
-           [](Refusable& a) { shard_by_fsdp(a), a.s.compile = models::Compile::block; }},
           {"--recompute with olmo2 under FSDP2 in mixed precision",
            [](Refusable& a) { shard_by_fsdp(a), a.s.recompute.kind = RecomputeKind::full; }},
           {"--recompute with olmo2 under FSDP2 in mixed precision",
