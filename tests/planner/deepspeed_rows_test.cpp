@@ -38,3 +38,13 @@ TEST_CASE("Transformers 4.57 under the engine") {
   CHECK(drawn.runs == 14);
   CHECK(drawn.exact == 11);
 }
+
+// tests/golden/deepspeed_peft.json and _draw: of tools/oracle/deepspeed_peft_cases.json and _draw.
+TEST_CASE("trained copies, several adapters, IA3 and prompts under the engine") {
+  const Found chosen = found_of(deepspeed_runs("/deepspeed_peft.json"), false, 0.000001, 0.011);
+  CHECK(chosen.runs == 17);
+  CHECK(chosen.exact == chosen.runs);
+  const Found drawn = found_of(deepspeed_runs("/deepspeed_peft_draw.json"), false, 0.000001, 0.027);
+  CHECK(drawn.runs == 6);
+  CHECK(drawn.exact == drawn.runs);
+}

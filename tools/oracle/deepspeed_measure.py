@@ -15,6 +15,8 @@
   deepspeed_measure.py --cases deepspeed_bitsandbytes_draw.json --out tests/golden/deepspeed_bitsandbytes_draw.json
   deepspeed_measure.py --cases deepspeed_tiled_cases.json --out tests/golden/deepspeed_tiled.json
   deepspeed_measure.py --cases deepspeed_tiled_draw.json --out tests/golden/deepspeed_tiled_draw.json
+  and so with deepspeed_rows_cases.json, deepspeed_rows_draw.json, deepspeed_peft_cases.json, deepspeed_peft_draw.json;
+  with transformers 4.57.6 deepspeed_releases_cases.json, deepspeed_releases_draw.json
   deepspeed_measure.py --history NAME [--least BYTES]     every allocation of one case's last step
   deepspeed_measure.py --start NAME [--least BYTES]       every allocation before its first step
 

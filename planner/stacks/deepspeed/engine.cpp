@@ -73,6 +73,27 @@ void refuse_packed(const models::Strategy& s) {
   });
 }
 
+// Of PEFT's options those that were run under the engine are planned.
+void refuse_adapters(const models::Strategy& s) {
+  const models::Lora& lora = *s.lora;
+  using models::AdapterKind;
+  check(lora.kind != AdapterKind::vera, ErrorKind::bad_input,
+        "--adapter vera with --stack deepspeed: the engine casts its vectors and not the matrices "
+        "they share, and PyTorch stops with \"expected mat1 and mat2 to have the same dtype\"");
+  const char* const option =
+      s.data.zero == 3           ? models::further_option(lora)
+      : lora.dora                ? "--use-dora"
+      : lora.bias                ? "--lora-bias"
+      : !lora.parameters.empty() ? "--target-parameters"
+      : lora.kind == AdapterKind::p_tuning || lora.kind == AdapterKind::prefix_tuning
+          ? models::further_option(lora)
+          : nullptr;
+  check(option == nullptr, ErrorKind::unsupported, [&] {
+    return std::string(option) + (s.data.zero == 3 ? " with --zero 3" : "") +
+           " is not modelled yet with --stack deepspeed (pytorch has it)";
+  });
+}
+
 void refuse(const models::Strategy& s) {
   const auto unsupported = [](bool bad, const char* why) {
     check(!bad, ErrorKind::unsupported, std::string("--stack deepspeed: ") + why);
@@ -82,10 +103,7 @@ void refuse(const models::Strategy& s) {
   unsupported(s.data.shard_group > 0 && s.data.shard_group != s.gpus,
               "--shard-group: MiCS was removed from DeepSpeed 0.19, and ZeRO++'s secondary "
               "partition is not modelled yet");
-  const char* const further = s.lora ? models::further_option(*s.lora) : nullptr;
-  check(further == nullptr, ErrorKind::unsupported, [&] {
-    return std::string(further) + " is not modelled yet with --stack deepspeed (pytorch has it)";
-  });
+  if (s.lora) refuse_adapters(s);
   if (s.quantize) refuse_packed(s);
   refuse_optimizer(s);
   check(s.data.zero < 3 || s.transformers == models::kTransformers, ErrorKind::unsupported, [&] {

@@ -275,6 +275,7 @@ std::unique_ptr<pytorch::StepWriter> step_writer(models::StepProgram& program,
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   const Engine engine = engine_of(question.strategy);  // refuses before anything is said
   pytorch::refuse_packed(module_strategy(question.strategy, engine));
+  pytorch::refuse_adapters(*question.model, module_strategy(question.strategy, engine));
   pytorch::refuse_bitsandbytes(question.strategy);
   pytorch::refuse_rows(*question.model, question.strategy);
   pytorch::refuse_release(*question.model, question.strategy);
