@@ -121,7 +121,7 @@ std::string wrong_of(const Place& place, const char* config, const tests::Change
   question.strategy.gpus = place.gpus;
   question.strategy.data = place.data;
   question.batch = place.batch;
-  question.cluster.gpu = models::find_gpu("a100-sxm-80gb");
+  question.cluster.gpu = models::find_gpu(tests::card_of(question.strategy));
   try {
     const models::ModelSpec model = models::read_model(config, "made-up", "test");
     question.model = &model;
