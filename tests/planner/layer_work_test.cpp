@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/storages.h"
 #include "tests/planner/written_work.h"
 
 using namespace plimsoll;
@@ -194,4 +195,54 @@ TEST_CASE("what looks for an expert's visitors takes cub's storage for a sum, or
   // 64 tiles' states are 512 bytes, 65 tiles' are 520.
   CHECK(beside_copies(64, 32 * 4224) == Bytes(512 + 1024));
   CHECK(beside_copies(64, 32 * 4224 + 1) == Bytes(512 + 1536));
+}
+
+// Where nothing is cast behind the routing (autocast's stream is in fp32, as the scores are), these
+// are what the division left in place: 64 tokens' two scores, 4 bytes each, which every expert
+// reads.
+TEST_CASE("experts of a loop read the scores that their routing returned, cast or made in place") {
+  for (const models::Precision precision :
+       {models::Precision::bf16_mixed, models::Precision::bf16, models::Precision::fp32}) {
+    Strategy s;
+    s.precision = precision;
+    s.transformers = {4, 57, 0};
+    const Written step(R"({"model_type": "mixtral", "hidden_size": 64, "vocab_size": 1000,
+        "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "max_position_embeddings": 512, "sliding_window": null})",
+                       s, kBatch);
+    // Blocks of 512 bytes: the scores, the places, what is gathered of 32 rows.
+    const double scores =
+        64 * 2 * (precision == models::Precision::bf16 ? 2 : 4) > 512 ? 1024 : 512;
+    for (const char* const expert : {"0", "3"})
+      CHECK(moved(step, std::string("block_sparse_moe.experts.") + expert + ".scores",
+                  Phase::forward) == scores + 512 + 512);
+  }
+}
+
+// hqq/core/quantize.py, HQQMatmulNoCacheMul: the product, to which the bias is added in place.
+TEST_CASE("behind a product with an HQQ base nothing runs but a bias") {
+  Strategy s;
+  s.precision = models::Precision::bf16;
+  s.param_dtype = DType::bf16;
+  s.lora = models::Lora{.rank = 4, .targets = {"q_proj"}};
+  s.quantize = models::Quantization{.storage = models::find_packed_storage("hqq")};
+  const auto behind = [&](const char* config) {
+    const Written step(config, s, kBatch);
+    Sum sum;
+    for (std::size_t i = 0; i < step.program.ops.size(); ++i) {
+      const models::Op& op = step.program.ops[i];
+      if (std::string_view(op.name) != "self_attn.k_proj.out" || op.phase != Phase::forward)
+        continue;
+      const planner::WorkSum of = planner::rest_of_op(step.program, step.works, i);
+      sum.moved += of.moved, sum.kernels += of.kernels;
+    }
+    return sum;
+  };
+  CHECK((behind(kLlama) == Sum{0, 0}));
+  // In each of two layers: 64 tokens of 64 values, read and written; the bias.
+  const char* const biased = R"({"model_type": "llama", "hidden_size": 64, "vocab_size": 1000,
+      "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "num_key_value_heads": 2, "max_position_embeddings": 512, "attention_bias": true})";
+  CHECK((behind(biased) == Sum{2 * (2 * 64 * 64 * 2 + 512), 2}));
 }

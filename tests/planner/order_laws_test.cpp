@@ -10,7 +10,7 @@
 #include "models/gpu_catalog.h"
 #include "models/model_reader.h"
 #include "planner/stack_step.h"
-#include "tests/planner/every_code.h"
+#include "tests/planner/rarer_code.h"
 
 using namespace plimsoll;
 using models::Access;
@@ -178,7 +178,7 @@ TEST_CASE("what is read was written before, in every layer, and serves more than
   int count = 0;
   for (const Place& place : places())
     for (const char* config : tests::kModels)
-      for (const auto& [name, change] : tests::changes()) {
+      for (const auto& [name, change] : tests::all_changes()) {
         planner::StackStep step;
         models::Strategy s;
         change(s);

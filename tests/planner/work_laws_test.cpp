@@ -8,13 +8,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/planner/every_code.h"
+#include "tests/planner/rarer_code.h"
 #include "tests/planner/written_work.h"
 
 using namespace plimsoll;
 using models::Access;
 using models::Strategy;
-using tests::changes;
+using tests::all_changes;
 using tests::kModels;
 using tests::Written;
 
@@ -49,7 +49,7 @@ double flops(const planner::WorkSum& work) {
 TEST_CASE("an op that makes nothing, not even for a moment, asks nothing of the GPU") {
   int written = 0;
   for (const char* config : kModels)
-    for (const auto& [name, change] : changes()) {
+    for (const auto& [name, change] : all_changes()) {
       Strategy s;
       change(s);
       const std::string model = std::string(config).substr(15, 12);
@@ -71,7 +71,7 @@ TEST_CASE("an op that makes nothing, not even for a moment, asks nothing of the 
 TEST_CASE("a reentrant checkpoint's backward is the layer's forward again, and its backward") {
   int written = 0;
   for (const char* config : kModels)
-    for (const auto& [name, change] : changes()) {
+    for (const auto& [name, change] : all_changes()) {
       Strategy s;
       change(s);
       // Checkpointed already, compiled to other ops, without a cache to join the prefix to; and
@@ -158,7 +158,7 @@ TEST_CASE("a loss changes nothing that the layers compute, nor the head's produc
 TEST_CASE("each product of a layer that trains is two in the backward, of the same three lengths") {
   int written = 0;
   for (const char* config : kModels)
-    for (const auto& [name, change] : changes()) {
+    for (const auto& [name, change] : all_changes()) {
       Strategy s;
       change(s);
       if (s.lora || s.recompute.kind != models::RecomputeKind::none) continue;
@@ -194,7 +194,7 @@ TEST_CASE("each product of a layer that trains is two in the backward, of the sa
 TEST_CASE("what a step moves and multiplies grows by as much with each row") {
   int written = 0;
   for (const char* config : kModels)
-    for (const auto& [name, change] : changes()) {
+    for (const auto& [name, change] : all_changes()) {
       Strategy s;
       change(s);
       CAPTURE(std::string(config).substr(15, 12));
