@@ -8,8 +8,10 @@
 namespace plimsoll::planner::search {
 
 std::optional<Found> best_of(const Scope& scope, const Control& control) {
+  Scope one = scope;
+  one.top = 1;
   try {
-    Result result = search(scope, {.stop = control.stop});
+    Result result = search(one, {.stop = control.stop});
     if (result.ranked.empty() || result.stopped) return std::nullopt;
     return std::move(result.ranked.front());
   } catch (const Error&) {

@@ -96,7 +96,6 @@ std::vector<Throughput> tokens_per_flop(const Scope& scope, const ModelParts& pa
       if (!one_row) batch.micro_batch = 1;
       batch.grad_accum = 1;
       question.batch = batch;
-      speed = std::numeric_limits<double>::min();  // refused: as its memory will say
       try {
         const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
         const double all =
@@ -104,6 +103,7 @@ std::vector<Throughput> tokens_per_flop(const Scope& scope, const ModelParts& pa
         speed = all * static_cast<double>(mesh.ranks()) / hardware_flops(question, parts);
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::unsupported && error.kind() != ErrorKind::bad_input) throw;
+        speed = std::numeric_limits<double>::min();  // refused: as its memory will say
       }
     }
     out.push_back({speed, false});

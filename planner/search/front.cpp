@@ -77,6 +77,7 @@ class FrontFinder {
     }
     std::ranges::sort(order);
     std::vector<std::size_t> out;
+    out.reserve(order.size());
     for (const auto& [speed, family] : order) out.push_back(family);
     return out;
   }

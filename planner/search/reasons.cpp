@@ -63,7 +63,6 @@ class Reasons {
     s.only["gpus"] = {std::to_string(strategy.gpus)};
     s.only[axis] = {value};
     s.most_concession = best.setting.concession;
-    s.top = 1;
     return s;
   }
 
@@ -266,7 +265,6 @@ class Reasons {
     pure.without["adapters"].insert("lora");
     leave_out_untried(pure);
     pure.most_concession = kMostWithoutPacking;
-    pure.top = 1;
     const std::optional<Found> found = best_of(pure, control_);
     if (!found || found->setting.strategy.precision != models::Precision::bf16) return;
     const std::string speed =

@@ -16,7 +16,6 @@ constexpr std::int64_t kMostGpus = 4096;
 class Changes {
  public:
   Changes(const Scope& scope, const Control& control) : scope_(scope), control_(control) {
-    scope_.top = 1;
     all_ = scope_.most_concession;
     scope_.most_concession = std::min(all_, kMostWithoutPacking);
   }

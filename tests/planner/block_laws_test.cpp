@@ -15,7 +15,7 @@
 #include "models/optimizers.h"
 #include "planner/memory/step_requests.h"
 #include "planner/stack_step.h"
-#include "tests/planner/every_code.h"
+#include "tests/planner/rarer_code.h"
 
 using namespace plimsoll;
 
@@ -121,7 +121,7 @@ std::string wrong_of(const Place& place, const char* config, const tests::Change
   question.strategy.gpus = place.gpus;
   question.strategy.data = place.data;
   question.batch = place.batch;
-  question.cluster.gpu = models::find_gpu("a100-sxm-80gb");
+  question.cluster.gpu = models::find_gpu(tests::card_of(question.strategy));
   try {
     const models::ModelSpec model = models::read_model(config, "made-up", "test");
     question.model = &model;
@@ -140,7 +140,7 @@ TEST_CASE("an op's blocks come to what the program says of its moment, and no ot
   int written = 0;
   for (const Place& place : places())
     for (const char* config : tests::kModels)
-      for (const auto& [name, change] : tests::changes()) {
+      for (const auto& [name, change] : tests::all_changes()) {
         // What offloading brings back outlives the node that it is for.
         if (std::string_view(name) == "offload") continue;
         const std::string of = std::string(place.name) + ", " + name + ": " + config;

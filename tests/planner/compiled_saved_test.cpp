@@ -3,9 +3,11 @@
 // dtype and size.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "models/model_catalog.h"
 #include "models/model_reader.h"
@@ -30,19 +32,25 @@ std::int64_t bytes_of(const json& tensor) {
   return bytes;
 }
 
-Sizes planned_sizes(const models::ModelSpec& model, const json& workload, std::size_t block) {
-  const models::Strategy strategy = tests::strategy_of(workload);
+// Of a layer of the pattern of the model's first run.
+planner::compiled::Region region_of(const models::ModelSpec& model,
+                                    const models::Strategy& strategy, const models::Batch& batch,
+                                    std::int64_t block) {
   const planner::ModelParts parts = planner::model_parts(model, strategy);
   planner::pytorch::Regime regime =
       planner::pytorch::regime_of(strategy, strategy.data.zero >= 2, false);
   planner::pytorch::set_stream(regime, strategy, parts.decoder);
-  const planner::LayerPart& layer = parts.runs.front().layer(static_cast<std::int64_t>(block));
+  const planner::LayerPart& layer = parts.runs.front().layer(block);
   planner::compiled::refuse_block(*layer.block);
   const planner::pytorch::BlockPlan plan(layer, regime, regime.residual, true);
-  const models::Batch batch = tests::batch_of(workload);
+  return planner::compiled::block_region(planner::compiled::region_question(
+      plan, parts.decoder, regime, strategy, strategy.recompute, {batch, models::Rows::full}));
+}
+
+Sizes planned_sizes(const models::ModelSpec& model, const json& workload, std::size_t block) {
   const planner::compiled::Region region =
-      planner::compiled::block_region(planner::compiled::region_question(
-          plan, parts.decoder, regime, strategy, strategy.recompute, {batch, models::Rows::full}));
+      region_of(model, tests::strategy_of(workload), tests::batch_of(workload),
+                static_cast<std::int64_t>(block));
   Sizes sizes;
   for (const planner::compiled::NodeId id : partition(region.graph).saved)
     if (!region.graph[id].parameter) sizes.insert(region.graph[id].bytes);
@@ -125,5 +133,32 @@ TEST_CASE("what a compiled layer saves is an activation, and nothing else of it 
     }
     CHECK(saved > 5);
     CHECK(passing > 0);
+  }
+}
+
+// LlamaRMSNorm multiplies its weight with what is normal (Transformers, modeling_llama.py);
+// torchtitan of 2024 its RMSNorm's output with the weight (models/norms.py). A product's gradients
+// are traced in the order of its factors.
+TEST_CASE("a norm's product has its factors where its Python writes them") {
+  const models::ModelSpec model = models::catalog_model("llama-3-8b");
+  for (const auto& [code, first] : {std::pair(models::ModelCode::transformers, true),
+                                    {models::ModelCode::torchtitan_2024_12, false}}) {
+    models::Strategy strategy;
+    strategy.code = code;
+    strategy.precision = models::Precision::bf16;
+    strategy.compile = models::Compile::block;
+    const planner::compiled::Region region = region_of(model, strategy, {.seq_len = 64}, 0);
+    int norms = 0;
+    for (const auto& weight : region.weights) {
+      if (weight.node->norm == nullptr) continue;
+      const auto product = std::ranges::find_if(region.graph.nodes, [&](const auto& node) {
+        return std::ranges::count(node.in, weight.input) > 0;
+      });
+      REQUIRE(product != region.graph.nodes.end());
+      REQUIRE(product->in.size() == 2);
+      CHECK((product->in.front() == weight.input) == first);
+      ++norms;
+    }
+    CHECK(norms == 2);
   }
 }

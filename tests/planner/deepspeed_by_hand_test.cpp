@@ -251,6 +251,16 @@ TEST_CASE("of equal sub-groups the first is written through a buffer, uncut") {
   CHECK(layout.shards().sub_group_uncut == 512_KiB);
 }
 
+// Each parameter is a sub-group of its own, of which c_fc's weight of 256 is the first of the
+// largest: 86 elements on each of three ranks, 1,024 bytes in a file.
+TEST_CASE("a sub-group behind smaller ones begins with nothing of them") {
+  Asked asked(3);
+  asked.options().sub_group_size = 1;
+  const FlatLayout layout = asked.layout();
+  CHECK(layout.shards().sub_group == 86);
+  CHECK(layout.shards().sub_group_uncut == 1_KiB);
+}
+
 // stage3.py, partition_grads: a part read back, and for the norm 250 million of its elements at a
 // time in fp64; then its cast, which waits for the others'. Counted in the gradients' elements: of
 // 16-bit ones fp64 takes four and a cast two; of fp32 ones fp64 two, and they are not cast.

@@ -136,6 +136,11 @@ inline const std::vector<std::pair<const char*, Change>>& changes() {
   return all;
 }
 
+// The first card that multiplies float8 is Ada's.
+inline const char* card_of(const Strategy& s) {
+  return s.precision == models::Precision::fp8_mixed ? "h100-sxm-80gb" : "a100-sxm-80gb";
+}
+
 inline constexpr std::array kModels{kLlama, kGpt2,   kGemma2, kMixtral, kBert,
                                     kNeoX,  kFalcon, kBloom,  kQwen3};
 

@@ -97,3 +97,22 @@ TEST_CASE("a stack whose allocator prints no such message is refused by name") {
   asked.question.strategy.stack = models::Stack::plimsoll;
   CHECK_THROWS_AS(asked.find({.printed = 2_MiB, .margin = 0_B}), Error);
 }
+
+// Llama 3.2 1B: 128,256 logits of each token, 8 x 1024 x 128,256 x 4 bytes are 4008 MiB. The first
+// layer's input, which the embedding makes before all else, is kept to the end of the backward.
+TEST_CASE("what lives beside a request comes to what the plan has allocated then") {
+  Asked asked;
+  asked.model = models::catalog_model("llama-3.2-1b");
+  const FailedRequest request{.printed = 4008_MiB, .margin = Bytes(5243)};
+  const FailedAllocation all = asked.find(request);
+  REQUIRE(all.candidates.size() >= 2);
+  for (const planner::FailedCandidate& expected : all.candidates) {
+    FailedRequest at = request;
+    at.allocated = expected.at.allocated;
+    const FailedAllocation failed = asked.find(at);
+    const Bytes beside = failed.candidates.front().at.allocated - reports::sum(failed.lived);
+    CAPTURE(expected.tensor.name);
+    CHECK(beside >= 0_B);
+    CHECK(beside < 1_MiB);
+  }
+}

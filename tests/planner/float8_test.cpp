@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <string_view>
 
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
+#include "models/model_reader.h"
 #include "planner/model_parts.h"
 #include "planner/plan.h"
+#include "planner/stack_step.h"
 #include "planner/stacks/pytorch/kernels.h"
 #include "tests/planner/dry_plan.h"
 #include "tests/planner/refusal_rows.h"
@@ -181,4 +184,32 @@ TEST_CASE("a GPU without float8 is refused by name") {
     question.cluster.gpu = models::find_gpu(gpu);
     CHECK(planner::plan(question).peak > Bytes(0));
   }
+}
+
+// torchao casts one shard after another: in fp32 times its scale, and that clamped. Two ranks hold
+// half of each linear, of which the last has 8192 x 256 / 2 values of 4 bytes, twice; beside them
+// stand the casts of all, 3,244,032 bytes. Of that the casts, with two norms in bf16 3,244,544, and
+// what is gathered of both ranks, twice that, are tensors.
+TEST_CASE("weights that are gathered in float8 are cast beside those that were") {
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 256, "vocab_size": 1000, "intermediate_size": 8192,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "max_position_embeddings": 512})",
+      "llama", "llama", {});
+  planner::Question question;
+  question.model = &model;
+  question.cluster.gpu = models::find_gpu("h100-sxm-80gb");
+  question.batch = {.seq_len = 64, .micro_batch = 2};
+  models::Strategy& s = question.strategy;
+  s.precision = models::Precision::fp8_mixed;
+  s.code = models::ModelCode::torchtitan_0_2_2;
+  s.fp8_all_gather = true;
+  s.gpus = 2;
+  s.data.zero = 3;
+  planner::StackStep step;
+  planner::write_step(question, planner::model_parts(model, s), step);
+  Bytes most;
+  for (const models::Op& op : step.program.ops)
+    if (std::string_view(op.name) == "fsdp.all_gather") most = std::max(most, op.scratch);
+  CHECK(most == Bytes(3'244'032 + 2 * 4'194'304) - Bytes(3 * 3'244'544));
 }

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <string>
+#include <vector>
 
 #include "tests/planner/plimsoll_step.h"
 
@@ -66,4 +68,23 @@ TEST_CASE("what an adapter's dropout masks in the backward is moved, nothing wit
   CHECK(all == (2 + 3 + 3) * kRows);
   s.lora->dropout = 0;
   CHECK(named("q_proj") + named("k_proj") + named("v_proj") == 0);
+}
+
+// d(down's weight) wants the product, which is made again from gate and up beside its gradient; the
+// rows that down made, and their sum, nobody reads.
+TEST_CASE("a mixture's recomputation ends with what its backward reads") {
+  models::Strategy s = bf16_strategy();
+  s.recompute.kind = models::RecomputeKind::full;
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "mixtral", "hidden_size": 64, "vocab_size": 1000, "intermediate_size": 96,
+          "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+          "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 512})",
+      "mixtral", "mixtral", {});
+  const models::StepProgram program = planned(model, s, {.seq_len = 32}).program;
+  std::vector<std::string> again;
+  for (const models::Op& op : program.ops)
+    if (op.phase == models::Phase::recompute) again.emplace_back(op.name);
+  REQUIRE(again.size() > 2);
+  CHECK(again[again.size() - 2] == "block_sparse_moe.experts.route");
+  CHECK(again.back() == "block_sparse_moe.experts.gate_up_proj");
 }

@@ -21,11 +21,11 @@ constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 256, "v
   "num_key_value_heads": 2, "max_position_embeddings": 512})";
 
 // 32 tokens in front of 4 rows of 96; weights in 16 bits, what is learned in fp32.
-Written written(AdapterKind kind) {
+Written written(AdapterKind kind, const char* config = kLlama) {
   models::Strategy s;
   s.precision = models::Precision::bf16;
   s.lora = models::Lora{.kind = kind, .virtual_tokens = 32};
-  return {kLlama, s, {.seq_len = 96, .micro_batch = 4}};
+  return {config, s, {.seq_len = 96, .micro_batch = 4}};
 }
 
 // Of all ops of this name; none: no op has it.
@@ -91,4 +91,19 @@ TEST_CASE("the cache lets go of every layer's keys and values when the model has
     turns += of_layer && std::string_view(op.name) == "past_key_values";
   }
   CHECK(turns == 2);
+}
+
+// OLMo 2 views what v_proj made as heads, as Llama does; it only has a line of its own for that.
+// What CatBackward sends back of several rows is a part of each, which v_proj's GEMM wants laid
+// out.
+TEST_CASE("a value's gradient behind a prefix is laid out for its GEMM, viewed as heads or not") {
+  const Written llama = written(AdapterKind::prefix_tuning);
+  const Written olmo = written(AdapterKind::prefix_tuning, R"({"model_type": "olmo2",
+      "hidden_size": 256, "vocab_size": 1000, "intermediate_size": 512, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512})");
+  const auto laid_out = [](const Written& step) {
+    return asked(step, "self_attn.v.grad.contiguous", Phase::backward);
+  };
+  CHECK(laid_out(llama).starts_with("1 kernels, "));  // of the last layer: nothing trains below
+  CHECK(laid_out(olmo) == laid_out(llama));
 }

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "models/base/error.h"
 #include "planner/memory/reserved.h"
@@ -299,4 +301,39 @@ TEST_CASE("a view that is returned beside the result has its owner's place") {
   for (const Slot& slot : lowered.slots)
     if (slot.role == Role::result) also.push_back(slot.also);
   CHECK(also == std::vector<int>{0, -1});
+}
+
+// index_put_with_sort_kernel (ATen/native/cuda/Indexing.cu, torch 2.11): the gradient is a copy of
+// zeros, into which the rows go. Each axis's places are compared with both of its ends, one value
+// and one boolean each time; of the second axis they are multiplied with its stride before they
+// join the first's; then they and their order are sorted beside what went in.
+TEST_CASE("the gradient of chosen rows is put into a copy of zeros, its places sorted before") {
+  constexpr Extent kOne = 3, kSort = 4;
+  const auto chosen = [&](bool two_axes) {
+    Function f;
+    const ValueId x = f.given({kAll, DType::bf16}, true);
+    const ValueId places = f.given({kRows, DType::int64}, false);
+    const ValueId rows = f.index(x, places, kWidth, {kOne, kSort});
+    if (two_axes) f.also_along(f.given({kRows, DType::int64}, false));
+    f.result(rows);
+    return backward(f, {});
+  };
+  const Script script = chosen(false);
+  // 0: d, 1: the places; zeros, the copy; two ends; offsets, which the first of the sorted takes
+  // the place of; three more of these, and the sort's own.
+  CHECK(told(script) ==
+        "u +2 +3 +4 +5 -5 -4 +6 +7 -7 -6 +8 +9 -8 +10 +11 +12 +13 -9 -10 -11 -12 -13 -2 -1 -0");
+  CHECK(script.blocks[4].size == Size{kOne, DType::int64});
+  CHECK(script.blocks[5].size == Size{kOne, DType::boolean});
+  CHECK(script.blocks[13].size == Size{kSort, DType::boolean});
+  // Zeros are written, and copied; the rows are read, and written.
+  const Size whole{kAll, DType::bf16}, part{kWidth, DType::bf16};
+  std::vector<std::pair<Size, bool>> moved;
+  for (const Moved& one : script.moved) moved.emplace_back(one.size, one.launches);
+  CHECK(moved == std::vector<std::pair<Size, bool>>{
+                     {whole, true}, {whole, true}, {whole, false}, {part, true}, {part, false}});
+  // The second axis's: 11 to 14 are its ends, 15 and 16 its places and those multiplied.
+  CHECK(told(chosen(true)) ==
+        "u +3 +4 +5 +6 -6 -5 +7 +8 -8 -7 +9 +10 -9 +11 +12 -12 -11 +13 +14 -14 -13 +15 +16 -15 -16 "
+        "+17 +18 +19 +20 -10 -17 -18 -19 -20 -3 -1 -2 -0");
 }

@@ -3,17 +3,18 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tests/planner/every_code.h"
+#include "tests/planner/rarer_code.h"
 #include "tests/planner/written_work.h"
 
 using namespace plimsoll;
 using models::Access;
 using models::Strategy;
-using tests::changes;
+using tests::all_changes;
 using tests::kModels;
 using tests::Written;
 
@@ -48,7 +49,7 @@ double flops(const planner::WorkSum& work) {
 TEST_CASE("an op that makes nothing, not even for a moment, asks nothing of the GPU") {
   int written = 0;
   for (const char* config : kModels)
-    for (const auto& [name, change] : changes()) {
+    for (const auto& [name, change] : all_changes()) {
       Strategy s;
       change(s);
       const std::string model = std::string(config).substr(15, 12);
@@ -70,7 +71,7 @@ TEST_CASE("an op that makes nothing, not even for a moment, asks nothing of the 
 TEST_CASE("a reentrant checkpoint's backward is the layer's forward again, and its backward") {
   int written = 0;
   for (const char* config : kModels)
-    for (const auto& [name, change] : changes()) {
+    for (const auto& [name, change] : all_changes()) {
       Strategy s;
       change(s);
       // Checkpointed already, compiled to other ops, without a cache to join the prefix to; and
@@ -150,4 +151,78 @@ TEST_CASE("a loss changes nothing that the layers compute, nor the head's produc
           }
       }
   CHECK(compared >= 10);
+}
+
+// C = A B: d(A) = d(C) Bᵀ and d(B) = Aᵀ d(C), each of as many products as C. Attention's kernels
+// are no GEMMs.
+TEST_CASE("each product of a layer that trains is two in the backward, of the same three lengths") {
+  int written = 0;
+  for (const char* config : kModels)
+    for (const auto& [name, change] : all_changes()) {
+      Strategy s;
+      change(s);
+      if (s.lora || s.recompute.kind != models::RecomputeKind::none) continue;
+      CAPTURE(std::string(config).substr(15, 12));
+      const std::string of = name;
+      CAPTURE(of);
+      planner::StepWork step;
+      try {
+        step = Written(config, s, {.seq_len = 64, .micro_batch = 2}).all();
+      } catch (const Error&) {  // no code of it
+        continue;
+      }
+      ++written;
+      const auto lengths = [](const planner::WorkSum& work, int times) {
+        std::vector<std::array<double, 4>> out;
+        for (const planner::Gemm& gemm : work.gemms) {
+          std::array<double, 4> one{gemm.m, gemm.n, gemm.k, gemm.count};
+          std::sort(one.begin(), one.begin() + 3);
+          for (int i = 0; i < times; ++i) out.push_back(one);
+        }
+        std::ranges::sort(out);
+        return out;
+      };
+      for (const planner::WorkOfPart& layer : step.layers) {
+        const bool same = lengths(layer.backward, 1) == lengths(layer.forward, 2);
+        CHECK(same);
+      }
+    }
+  CHECK(written >= 150);
+}
+
+// Rows are alike: each one more adds the same.
+TEST_CASE("what a step moves and multiplies grows by as much with each row") {
+  int written = 0;
+  for (const char* config : kModels)
+    for (const auto& [name, change] : all_changes()) {
+      Strategy s;
+      change(s);
+      CAPTURE(std::string(config).substr(15, 12));
+      const std::string of = name;
+      CAPTURE(of);
+      std::vector<planner::StepWork> steps;
+      try {
+        for (const std::int64_t rows : {512, 1024, 1536})
+          steps.push_back(Written(config, s, {.seq_len = 64, .micro_batch = rows}).all());
+      } catch (const Error&) {  // no code of it, or no adapter on it
+        continue;
+      }
+      ++written;
+      const auto hold = [&](auto part, auto what) {
+        const double a = what(part(steps[0])), b = what(part(steps[1])), c = what(part(steps[2]));
+        CHECK(b > 0);
+        CHECK(c - b == b - a);
+        CHECK(a >= b - a);  // and no rows are not less than nothing
+      };
+      for (const auto phase : {&planner::WorkOfPart::forward, &planner::WorkOfPart::backward})
+        for (std::size_t layer = 0; layer <= steps[0].layers.size(); ++layer) {
+          const auto part = [&](const planner::StepWork& step) {
+            return (layer < step.layers.size() ? step.layers[layer] : step.ends).*phase;
+          };
+          CAPTURE(layer);
+          hold(part, [](const planner::WorkSum& work) { return work.moved; });
+          hold(part, [](const planner::WorkSum& work) { return flops(work) + 1; });
+        }
+    }
+  CHECK(written >= 180);
 }

@@ -9,6 +9,7 @@
 #include "planner/stack_step.h"
 #include "planner/stacks/stack_info.h"
 #include "planner/time/compute_time.h"
+#include "tests/planner/every_code.h"
 
 namespace plimsoll::tests {
 
@@ -22,7 +23,7 @@ struct Written {
       : model(models::read_model(config, "made-up", "test")) {
     question.strategy = planner::computing_part(strategy);
     question.batch = batch;
-    question.cluster.gpu = models::find_gpu("a100-sxm-80gb");
+    question.cluster.gpu = models::find_gpu(card_of(question.strategy));
     const planner::ModelParts parts = planner::model_parts(model, question.strategy);
     planner::stack_info(question.strategy.stack).write_compute(question, parts, program, works);
   }

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "models/model_catalog.h"
 #include "planner/search/axes.h"
@@ -113,6 +115,33 @@ TEST_CASE("what is not equal although it should be is noticed, and nothing is fo
     CHECK(sections.contradicted());
     CHECK_FALSE(sections.find(sections.ids_of(a, false), batch));
   }
+}
+
+// What it has room for: the loss of each distinct micro-batch, three, and one optimizer. A step
+// with more is not one that it can put together, and is not known.
+TEST_CASE("a step with two optimizers, or with a fourth loss, is not taken apart") {
+  const Strategy a = with(models::Loss::full, models::RecomputeKind::full);
+  const auto known = [&](int losses, int optimizers) -> std::optional<Bytes> {
+    std::vector<SectionPeak> peaks{{Section::layers, 0_B, 50_B, 3_B}};
+    for (int i = 0; i < losses; ++i)
+      peaks.push_back({Section::loss, Bytes(100 + 10 * i), 300_B, 5_B});
+    for (int i = 0; i < optimizers; ++i)
+      peaks.push_back({Section::optimizer, Bytes(30 + i), 60_B, 2_B});
+    SectionCache sections;
+    const SectionCache::Ids ids = sections.ids_of(a, false);
+    sections.add(ids, {}, peak_of(400_B, 5_B), peaks);
+    CHECK_FALSE(sections.contradicted());
+    const std::optional<Peak> found = sections.find(ids, {});
+    CHECK((sections.missing(ids, {}) == SectionCache::Missing::nothing) == found.has_value());
+    return found ? std::optional(found->bytes) : std::nullopt;
+  };
+  CHECK(known(1, 1) == 1400_B);  // 1000 that stay, 100 and 300
+  CHECK(known(3, 1) == 1420_B);
+  CHECK(known(0, 1) == 1090_B);  // the optimizer's 30 + 60
+  CHECK(known(1, 0) == 1400_B);
+  CHECK_FALSE(known(4, 1));
+  CHECK_FALSE(known(1, 2));
+  CHECK_FALSE(known(1, 3));
 }
 
 // Which sections two strategies share follows from what each section computes: implementations of

@@ -136,6 +136,8 @@ void ModuleWriter::packed_forward(const LinearNames& names, const LinearPart& pa
   if (hqq) {
     auto last = op(names.base.out).read(out);
     read(last, input);
+    const double added = bytes(t * part.out, dtype).real();  // out += bias
+    b_.work().moves(part.bias ? 2 * added + bytes(part.out, dtype).real() : 0, part.bias ? 1 : 0);
     return;
   }
   if (adds) s.out = copy(names.base.out, out, t * part.out, dtype, category);

@@ -127,7 +127,8 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
       if (slot.kept >= 0) s.kept[static_cast<std::size_t>(slot.kept)] = made;
       if (slot.role != Role::result) continue;
       if (slot.also >= 0) s.also[static_cast<std::size_t>(slot.also)] = made;
-      if (slot.value == part.rule->function().result()) s.out = made;
+      const tape::Function& f = part.rule->function();  // what was made in place is its owner's
+      if (f.value(slot.value).storage == f.value(f.result()).storage) s.out = made;
     }
     auto op = write_tape(part, of, i, counts, known, slots);
     if (i == 0)

@@ -6,8 +6,6 @@
 
 namespace plimsoll::planner::pytorch {
 
-using models::kNoGroup;
-
 namespace {
 const LinearNames& kHead = end_names().head;
 constexpr std::int64_t kChunks = kHeadParts;
