@@ -206,3 +206,16 @@ TEST_CASE("what of GPT-OSS is not modelled is refused by name") {
         "--target-parameters mlp.experts.gate_up_proj: adapters on the experts of gpt-oss-20b are "
         "not modelled yet (--lora-targets attention is)");
 }
+
+TEST_CASE("experts in a loop are not planned under DeepSpeed's engine, stacked ones are") {
+  const models::ModelSpec model = models::catalog_model("mixtral-8x7b");
+  planner::Question question = question_of(model);
+  question.strategy.stack = models::Stack::deepspeed;
+  question.strategy.gpus = 8;
+  question.strategy.data.zero = 2;
+  CHECK(refusal(question) == "");
+  question.strategy.transformers = {4, 57, 6};
+  CHECK(
+      refusal(question).starts_with("--stack deepspeed: --transformers-version 4.57.6, in which "
+                                    "the experts of mixtral are a loop over modules"));
+}
