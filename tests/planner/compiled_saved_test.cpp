@@ -33,24 +33,40 @@ std::int64_t bytes_of(const json& tensor) {
 }
 
 // Of a layer of the pattern of the model's first run.
-planner::compiled::Region region_of(const models::ModelSpec& model,
-                                    const models::Strategy& strategy, const models::Batch& batch,
-                                    std::int64_t block) {
-  const planner::ModelParts parts = planner::model_parts(model, strategy);
+planner::pytorch::Regime regime_of(const models::Strategy& strategy,
+                                   const models::Decoder& decoder) {
   planner::pytorch::Regime regime =
       planner::pytorch::regime_of(strategy, strategy.data.zero >= 2, false);
-  planner::pytorch::set_stream(regime, strategy, parts.decoder);
-  const planner::LayerPart& layer = parts.runs.front().layer(block);
-  planner::compiled::refuse_block(*layer.block);
-  const planner::pytorch::BlockPlan plan(layer, regime, regime.residual, true);
-  return planner::compiled::block_region(planner::compiled::region_question(
-      plan, parts.decoder, regime, strategy, strategy.recompute, {batch, models::Rows::full}));
+  planner::pytorch::set_stream(regime, strategy, decoder);
+  return regime;
 }
 
+// A layer's region, with the plan that its weights point into.
+struct Compiled {
+  Compiled(const models::ModelSpec& model, const models::Strategy& strategy,
+           const models::Batch& batch, std::int64_t block)
+      : parts(planner::model_parts(model, strategy)),
+        layer(parts.runs.front().layer(block)),
+        regime(regime_of(strategy, parts.decoder)),
+        plan(layer, regime, regime.residual, true) {
+    planner::compiled::refuse_block(*layer.block);
+    region = planner::compiled::block_region(planner::compiled::region_question(
+        plan, parts.decoder, regime, strategy, strategy.recompute, {batch, models::Rows::full}));
+  }
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+
+  planner::ModelParts parts;
+  const planner::LayerPart& layer;
+  planner::pytorch::Regime regime;
+  planner::pytorch::BlockPlan plan;
+  planner::compiled::Region region;
+};
+
 Sizes planned_sizes(const models::ModelSpec& model, const json& workload, std::size_t block) {
-  const planner::compiled::Region region =
-      region_of(model, tests::strategy_of(workload), tests::batch_of(workload),
-                static_cast<std::int64_t>(block));
+  const Compiled compiled(model, tests::strategy_of(workload), tests::batch_of(workload),
+                          static_cast<std::int64_t>(block));
+  const planner::compiled::Region& region = compiled.region;
   Sizes sizes;
   for (const planner::compiled::NodeId id : partition(region.graph).saved)
     if (!region.graph[id].parameter) sizes.insert(region.graph[id].bytes);
@@ -147,7 +163,8 @@ TEST_CASE("a norm's product has its factors where its Python writes them") {
     strategy.code = code;
     strategy.precision = models::Precision::bf16;
     strategy.compile = models::Compile::block;
-    const planner::compiled::Region region = region_of(model, strategy, {.seq_len = 64}, 0);
+    const Compiled compiled(model, strategy, {.seq_len = 64}, 0);
+    const planner::compiled::Region& region = compiled.region;
     int norms = 0;
     for (const auto& weight : region.weights) {
       if (weight.node->norm == nullptr) continue;

@@ -131,12 +131,15 @@ TEST_CASE("stacks are told apart by facts with a name") {
   const planner::StackInfo &pytorch = planner::stack_info(Stack::pytorch),
                            &deepspeed = planner::stack_info(Stack::deepspeed),
                            &own = planner::stack_info(Stack::plimsoll);
-  // Transformers' modules run under both; only there does bitsandbytes pack a base.
+  // Transformers' modules run under both; only there does bitsandbytes pack a base, which
+  // DeepSpeed's ZeRO-3 would cut.
   CHECK(pytorch.runs_transformers);
   CHECK(deepspeed.runs_transformers);
   CHECK_FALSE(own.runs_transformers);
   CHECK(pytorch.packs_bases);
-  CHECK_FALSE(deepspeed.packs_bases);
+  CHECK(deepspeed.packs_bases);
+  CHECK(pytorch.packs_to_stage == 3);
+  CHECK(deepspeed.packs_to_stage == 2);
   CHECK_FALSE(own.packs_bases);
   // DeepSpeed's ranks are PyTorch's processes.
   CHECK(deepspeed.wraps_another());

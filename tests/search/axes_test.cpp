@@ -97,6 +97,8 @@ TEST_CASE("a base packed in 4 bits, for adapters on the stack that has it; shard
                        "--quantize nf4-dq --quant-storage bf16"});
   asked.strategy().quantize.reset();
   asked.strategy().stack = Stack::deepspeed;
+  CHECK(asked.values("quantize") == Words{"none", "nf4-dq"});
+  asked.strategy().stack = Stack::plimsoll;
   CHECK(asked.values("quantize") == Words{"none"});
 }
 
