@@ -238,9 +238,8 @@ constexpr std::array kTrainers{
         "trl", "1.16", "TRL's SFTTrainer with its own SFTConfig",
         "huggingface/trl, release 1.16.0, with Transformers 5.17", kTrl116,
         "Its head makes no logits of all tokens, but tiles (--loss tiled): planned on one GPU, "
-        "under "
-        "DDP, and under FSDP2 where the head is not tied and no adapters are trained; --loss full "
-        "plans the model's own loss. Rows as long as max_length, which it "
+        "under DDP, by DeepSpeed, and under FSDP2 where the head is not tied and no adapters are "
+        "trained; --loss full plans the model's own loss. Rows as long as max_length, which it "
         "pads to a multiple of 128, unless --data says how long samples are: packing and "
         "padding_free are off until a script says otherwise. Not planned: evaluation."},
     Trainer{

@@ -130,6 +130,12 @@ TEST_CASE("DeepSpeed casts its partition's gradients, and copies what it stepped
                     1e-3));
   // Stage 0: in fp32 2 + 4, flattened 4 + 4, FusedAdam 28, copied back 4 + 2.
   CHECK(tests::near(optimizer_of(sharded(models::Stack::deepspeed, 0, 4)).moved, 48 * kAll, 1e-9));
+  // bitsandbytes' steps a flat sub-group: of 28 bytes 12 are left, states of two bytes are read and
+  // written, and so is a scale of each for 256 of them, and the two maps of 256 values.
+  Strategy blocks = sharded(models::Stack::deepspeed, 3, 4);
+  blocks.optimizer = Optimizer::adam8bit;
+  CHECK(tests::near(optimizer_of(blocks).moved,
+                    (62 - 28 + 12 + 4 + 16.0 / 256) * kAll / 4 + 2 * 2048, 1e-5));
 }
 
 TEST_CASE("Muon multiplies each matrix of the layers fifteen times") {
