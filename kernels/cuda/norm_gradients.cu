@@ -1,20 +1,29 @@
 // A norm's backward with the gradients of its parameters, of rows in 16 bits, in one pass.
 //
-// Thread mapping: block p of P makes d_x of rows p, p + P, p + 2P, … and keeps their part of the
-// parameters' gradients, which is partial p of row_sums.cu. A wide row belongs to the whole block,
-// whose threads keep the sums of their columns in registers. Of narrow rows a block has kAtOnce at
-// a time, a warp for each; they pass through shared memory, where a thread for each eight columns
-// adds them one after another.
-// Memory: x and d_y are read once (d_x too where it accumulates), d_x is written once: 6 bytes an
-// element, where a pass for d_x and another for the parameters read 4 more. The next row is on its
-// way while one is at work.
-// Numerics: the sums of a row are norm_backward's tree, those of a column have the order of
-// row_sums.cu: all bits are those of the two passes. d_x may be d_y: who writes a row has read it.
+// Thread mapping: block p of P makes d_x of rows p, p + P, p + 2P, … and their part of the
+// parameters' gradients, which is partial p of row_sums.cu. It has several rows at once, each of
+// one to eight warps. They lie in shared memory, where every thread also adds, row after row, the
+// columns that it owns.
+// Memory: x and d_y are read once (d_x too where it accumulates) and d_x is written once: 6 bytes
+// an element, where a pass for d_x and another for the parameters read 4 more. The next rows are
+// copied to the second half of the shared memory while these are at work: up to 48 KB under way in
+// a multiprocessor, which has one block. Numerics: a row's sums are a tree over its threads, which
+// depends on the width alone; those of a column have the order of row_sums.cu, and its bits. d_x
+// may be d_y: a row is there before it is written.
+#include <algorithm>
+
 #include "kernels/cuda/norm_rows.cuh"
 
 namespace plimsoll::kernels::cuda::norm {
 
 namespace {
+
+using device::kWarp;
+
+constexpr int kMostThreads = 512;
+constexpr int kMostLanes = kThreads, kWarpsOfRow = kThreads / kWarp;
+constexpr int kMostRows = kMostThreads / kWarp;
+constexpr int kGroups = 4;  // of eight elements a lane has of a row at most
 
 struct Task {
   Norm n;
@@ -22,191 +31,186 @@ struct Task {
   float *weight, *bias;  // [partials, width], or null
 };
 
-// What one row asks of memory.
-template <int kGroups, bool kAccumulate, bool kCentred>
-struct Fetched {
-  Row<kGroups> x, d_y;
-  Row<kAccumulate ? kGroups : 0> before;
-  Statistics s;
-
-  Fetched() = default;
-  __device__ __forceinline__ Fetched(const Task& t, std::int64_t row)
-      : x(t.n.x, row, t.n),
-        d_y(t.d_y, row, t.n),
-        before(t.d_x, row, t.n),
-        s{kCentred ? t.n.statistics[2 * row] : 0, t.n.statistics[kCentred ? 2 * row + 1 : row]} {}
-
-  __device__ __forceinline__ Slopes of(const Task& t, int g, std::int64_t c) const {
-    return slopes(t.n, x, d_y, s, g, c, kVector);
-  }
-  // Of eight columns of d_x.
-  __device__ __forceinline__ void store(const Task& t, std::int64_t row, int g, std::int64_t c,
-                                        const Slopes& v, float mean_g, float mean_gn) const {
-    float old[kVector] = {}, d_x[kVector];
-    if constexpr (kAccumulate) before.get(g, c, kVector, old);
-    for (int e = 0; e < kVector; ++e) {
-      const float slope = s.inverse * (v.g[e] - mean_g - v.n[e] * mean_gn);
-      d_x[e] = kAccumulate ? old[e] + slope : slope;
-    }
-    device::store(t.d_x, row * t.n.width + c, d_x);
-  }
-};
-
 struct Sums {
-  float g = 0, gn = 0;
+  float g, gn;
 };
 
-// Of d_y · weight, and of that times the normalized x: over the row's threads of one warp.
-template <int kGroups, class Fetched>
-__device__ __forceinline__ Sums sums_of(const Task& t, const Fetched& row) {
-  Sums sums;
-  in_row<kGroups>(t.n.width, [&](int g, std::int64_t c, int) {
-    const Slopes v = row.of(t, g, c);
-    for (int e = 0; e < kVector; ++e) {
-      sums.g += v.g[e];
-      sums.gn += v.g[e] * v.n[e];
-    }
-  });
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    sums.g += __shfl_xor_sync(device::kAllLanes, sums.g, step);
-    sums.gn += __shfl_xor_sync(device::kAllLanes, sums.gn, step);
-  }
-  return sums;
+// What is in shared memory beside the rows; rows take turns.
+struct Beside {
+  Statistics statistics[2][kMostRows];
+  Sums sums[2][kMostRows][kWarpsOfRow];
+};
+
+constexpr std::size_t row_bytes(std::int64_t width, bool accumulate) {
+  return static_cast<std::size_t>(width) * (accumulate ? 6 : 4);
 }
 
-__device__ __forceinline__ void add(const Slopes& v, float* weight, float* bias) {
+// Of eight elements: d_y, the normalized x, and d_y · weight.
+struct Slopes {
+  float d[kVector], n[kVector], g[kVector];
+};
+__device__ __forceinline__ Slopes slopes(const Task& t, const uint4& x_bits, const uint4& d_y_bits,
+                                         const Statistics& s, std::int64_t column) {
+  float x[kVector], w[kVector];
+  Slopes v;
+  device::widen_halves(t.n.x, x_bits, x);
+  device::widen_halves(t.d_y, d_y_bits, v.d);
+  device::load_some(t.n.weight, column, kVector, true, w);
   for (int e = 0; e < kVector; ++e) {
-    weight[e] += v.d[e] * v.n[e];
-    bias[e] += v.d[e];
+    v.n[e] = (x[e] - s.mean) * s.inverse;
+    v.g[e] = v.d[e] * (t.n.offset + w[e]);
   }
+  return v;
 }
 
-__device__ __forceinline__ void keep(const Task& t, std::int64_t column, const float* weight,
-                                     const float* bias) {
-  const std::int64_t at = blockIdx.x * t.n.width + column;
-  for (int e = 0; e < kVector; ++e) {
-    if (t.weight) t.weight[at + e] = weight[e];
-    if (t.bias) t.bias[at + e] = bias[e];
-  }
-}
-
-template <int kGroups, bool kAccumulate, bool kCentred>
-__global__ void __launch_bounds__(kThreads, 1) gradients_of_wide(Task t) {
-  constexpr int kWarps = kThreads / kWarp;
-  Sums* const shared = device::dynamic_shared<Sums>();  // rows take turns: [2][kWarps]
+// kOwned: groups of eight columns whose sums a thread has at most.
+template <int kOwned, bool kAccumulate, bool kCentred>
+__global__ void __launch_bounds__(kMostThreads, 1) one_pass(Task t) {
+  const std::int64_t vectors = t.n.width / kVector, partials = gridDim.x;
+  const std::int64_t row_vectors = (kAccumulate ? 3 : 2) * vectors;
+  const int lane = static_cast<int>(threadIdx.x), mine = static_cast<int>(threadIdx.y);
+  const int lanes = static_cast<int>(blockDim.x), rows = static_cast<int>(blockDim.y);
+  uint4* const halves = device::dynamic_shared<uint4>();  // [2][rows][x, d_y, d_x before][vectors]
+  const int warps = t.n.width > kNarrow ? kWarpsOfRow : 1;  // of norm_backward's, for a row
+  Beside& beside = *reinterpret_cast<Beside*>(halves + 2 * rows * row_vectors);
   const auto count = static_cast<float>(t.n.width);
-  float weight[kGroups][kVector] = {}, bias[kGroups][kVector] = {};
-  using RowOf = Fetched<kGroups, kAccumulate, kCentred>;
-  RowOf next;
-  if (blockIdx.x < t.n.rows) next = RowOf(t, blockIdx.x);
-  int turn = 0;
-  for (std::int64_t row = blockIdx.x; row < t.n.rows; row += gridDim.x, turn ^= 1) {
-    const RowOf now = next;
-    if (row + gridDim.x < t.n.rows) next = RowOf(t, row + gridDim.x);
-    const Sums mine = sums_of<kGroups>(t, now);
-    if (threadIdx.x % kWarp == 0) shared[turn * kWarps + threadIdx.x / kWarp] = mine;
-    // A warp writes these again two rows on, which is behind the next barrier.
-    __syncthreads();
-    Sums all = shared[turn * kWarps];
+  float weight[kOwned][kVector] = {}, bias[kOwned][kVector] = {};
+
+  const auto row_of = [&](int half, int row) { return halves + (half * rows + row) * row_vectors; };
+  Statistics coming{};
+  const auto fetch = [&](int half, std::int64_t row) {
+    if (row >= t.n.rows) return;
+    uint4* const to = row_of(half, mine);
+    const auto copy = [&](int operand, const Span& from) {
+      const uint4* const bits = static_cast<const uint4*>(from.data) + row * vectors;
+      for (std::int64_t v = lane; v < vectors; v += lanes)
+        device::copy_async(to + operand * vectors + v, bits + v, true);
+    };
+    copy(0, t.n.x);
+    copy(1, t.d_y);
+    if constexpr (kAccumulate) copy(2, t.d_x);
+    coming = saved(t.n, row);
+  };
+
+  fetch(0, blockIdx.x + mine * partials);
+  int half = 0;
+  for (std::int64_t first = blockIdx.x; first < t.n.rows; first += rows * partials, half ^= 1) {
+    const std::int64_t row = first + mine * partials;
+    const bool there = row < t.n.rows;
+    const Statistics s = coming;
+    if (lane == 0) beside.statistics[half][mine] = s;
+    device::wait_for_copies();
+    __syncthreads();  // these rows have arrived, and nobody reads those of the other half any more
+    fetch(half ^ 1, row + rows * partials);
+
+    const uint4* const x = row_of(half, mine);
+    const uint4* const d_y = x + vectors;
+    // As many sums as norm_backward's threads would have, whose tree this is: a lane has several.
+    Sums sums{0, 0};
+    for (int w = lane / kWarp; w < warps; w += lanes / kWarp) {
+      sums = {0, 0};
+      if (there)
+        for (std::int64_t v = w * kWarp + lane % kWarp; v < vectors; v += warps * kWarp) {
+          const Slopes at = slopes(t, x[v], d_y[v], s, v * kVector);
+          for (int e = 0; e < kVector; ++e) {
+            sums.g += at.g[e];
+            sums.gn += at.g[e] * at.n[e];
+          }
+        }
+      for (int step = kWarp / 2; step > 0; step /= 2) {
+        sums.g += __shfl_xor_sync(device::kAllLanes, sums.g, step);
+        sums.gn += __shfl_xor_sync(device::kAllLanes, sums.gn, step);
+      }
+      if (warps > 1 && lane % kWarp == 0) beside.sums[half][mine][w] = sums;
+    }
+
+    // Columns, while the other warps of a row arrive.
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) {
-      all.g += shared[turn * kWarps + w].g;
-      all.gn += shared[turn * kWarps + w].gn;
-    }
-    const float mean_g = kCentred ? all.g / count : 0, mean_gn = all.gn / count;
-    in_row<kGroups>(t.n.width, [&](int g, std::int64_t c, int) {
-      const Slopes v = now.of(t, g, c);
-      now.store(t, row, g, c, v, mean_g, mean_gn);
-      add(v, weight[g], bias[g]);
-    });
-  }
-  in_row<kGroups>(t.n.width,
-                  [&](int g, std::int64_t c, int) { keep(t, c, weight[g], bias[g]); });
-}
-
-constexpr int kAtOnce = kThreads / kWarp;
-
-// Rows of kNarrow columns at most: a thread for each eight of them.
-template <int kGroups, bool kAccumulate, bool kCentred>
-__global__ void __launch_bounds__(kThreads, 1) gradients_of_narrow(Task t) {
-  const std::int64_t vectors = t.n.width / kVector;
-  // x and d_y of the rows at hand, [kAtOnce][vectors] each; their statistics.
-  uint4* const kept_x = device::dynamic_shared<uint4>();
-  uint4* const kept_d_y = kept_x + kAtOnce * vectors;
-  auto* const kept = reinterpret_cast<Statistics*>(kept_d_y + kAtOnce * vectors);
-  const auto count = static_cast<float>(t.n.width);
-  const std::int64_t thread = threadIdx.y * kWarp + threadIdx.x, partials = gridDim.x;
-  float weight[kVector] = {}, bias[kVector] = {};
-  using RowOf = Fetched<kGroups, kAccumulate, kCentred>;
-  RowOf next;
-  std::int64_t row = blockIdx.x + threadIdx.y * partials;
-  if (row < t.n.rows) next = RowOf(t, row);
-  for (std::int64_t first = blockIdx.x; first < t.n.rows; first += kAtOnce * partials) {
-    const RowOf now = next;
-    const std::int64_t following = row + kAtOnce * partials;
-    if (following < t.n.rows) next = RowOf(t, following);
-    if (row < t.n.rows) {
-      in_row<kGroups>(t.n.width, [&](int g, std::int64_t c, int) {
-        kept_x[threadIdx.y * vectors + c / kVector] = now.x.bits(g);
-        kept_d_y[threadIdx.y * vectors + c / kVector] = now.d_y.bits(g);
-      });
-      if (threadIdx.x == 0) kept[threadIdx.y] = now.s;
-      const Sums sums = sums_of<kGroups>(t, now);
-      const float mean_g = kCentred ? sums.g / count : 0, mean_gn = sums.gn / count;
-      in_row<kGroups>(t.n.width, [&](int g, std::int64_t c, int) {
-        now.store(t, row, g, c, now.of(t, g, c), mean_g, mean_gn);
-      });
-    }
-    __syncthreads();
-    if (thread < vectors)
-      for (int r = 0; r < kAtOnce && first + r * partials < t.n.rows; ++r) {
-        float x[kVector], d[kVector];
-        device::widen_halves(t.n.x, kept_x[r * vectors + thread], x);
-        device::widen_halves(t.d_y, kept_d_y[r * vectors + thread], d);
-        const Statistics s = kept[r];
+    for (int o = 0; o < kOwned; ++o) {
+      const std::int64_t v = mine * lanes + lane + o * std::int64_t{lanes} * rows;
+      if (v >= vectors) break;
+      for (int r = 0; r < rows && first + r * partials < t.n.rows; ++r) {
+        float a[kVector], d[kVector];
+        device::widen_halves(t.n.x, row_of(half, r)[v], a);
+        device::widen_halves(t.d_y, row_of(half, r)[vectors + v], d);
+        const Statistics of = beside.statistics[half][r];
         for (int e = 0; e < kVector; ++e) {
-          weight[e] += d[e] * ((x[e] - s.mean) * s.inverse);
-          bias[e] += d[e];
+          weight[o][e] += d[e] * ((a[e] - of.mean) * of.inverse);
+          bias[o][e] += d[e];
         }
       }
-    __syncthreads();
-    row = following;
+    }
+
+    if (warps > 1) {
+      __syncthreads();
+      sums = beside.sums[half][mine][0];
+      for (int w = 1; w < warps; ++w) {
+        sums.g += beside.sums[half][mine][w].g;
+        sums.gn += beside.sums[half][mine][w].gn;
+      }
+    }
+    if (!there) continue;
+    const float mean_g = kCentred ? sums.g / count : 0, mean_gn = sums.gn / count;
+    for (std::int64_t v = lane; v < vectors; v += lanes) {
+      const Slopes at = slopes(t, x[v], d_y[v], s, v * kVector);
+      float before[kVector] = {}, d_x[kVector];
+      if constexpr (kAccumulate) device::widen_halves(t.d_x, d_y[vectors + v], before);
+      for (int e = 0; e < kVector; ++e) {
+        const float slope = s.inverse * (at.g[e] - mean_g - at.n[e] * mean_gn);
+        d_x[e] = kAccumulate ? before[e] + slope : slope;
+      }
+      device::store(t.d_x, (row * vectors + v) * kVector, d_x);
+    }
   }
-  if (thread < vectors) keep(t, thread * kVector, weight, bias);
+#pragma unroll
+  for (int o = 0; o < kOwned; ++o) {
+    const std::int64_t v = mine * lanes + lane + o * std::int64_t{lanes} * rows;
+    if (v >= vectors) break;
+    const std::int64_t at = blockIdx.x * t.n.width + v * kVector;
+    for (int e = 0; e < kVector; ++e) {
+      if (t.weight) t.weight[at + e] = weight[o][e];
+      if (t.bias) t.bias[at + e] = bias[o][e];
+    }
+  }
 }
 
-template <int kGroups, bool kCentred>
-void start_pass(const char* op, const Task& t, bool accumulate, std::int64_t partials) {
-  if (t.n.width > kNarrow)
-    return start(op,
-                 accumulate ? gradients_of_wide<kGroups, true, kCentred>
-                            : gradients_of_wide<kGroups, false, kCentred>,
-                 block_each(partials, kThreads, 2 * kThreads / kWarp * sizeof(Sums)), t);
-  Grid grid = block_each(partials, kThreads,
-                         kAtOnce * (4 * static_cast<std::size_t>(t.n.width) + sizeof(Statistics)));
-  grid.threads = dim3(kWarp, kAtOnce);
-  start(op,
-        accumulate ? gradients_of_narrow<kGroups, true, kCentred>
-                   : gradients_of_narrow<kGroups, false, kCentred>,
-        grid, t);
+template <int kOwned>
+void start_pass(const char* op, const Task& t, bool accumulate, const Grid& grid) {
+  const auto pass = [&](auto centred) {
+    start(op, accumulate ? one_pass<kOwned, true, centred()> : one_pass<kOwned, false, centred()>,
+          grid, t);
+  };
+  if (t.n.centred)
+    pass(std::true_type{});
+  else
+    pass(std::false_type{});
 }
 
 }  // namespace
 
 bool gradients_in_one_pass(const char* op, const Norm& n, const Span& d_y, bool accumulate,
                            const Span& d_x, const NormPartials& sums) {
-  bool taken = false;
-  with_groups(n, {n.x, d_y, d_x}, [&](auto groups) {
-    if constexpr (groups() > 0) {
-      const Task t{n, d_y, d_x, sums.weight, sums.bias};
-      if (n.centred)
-        start_pass<groups(), true>(op, t, accumulate, sums.count);
-      else
-        start_pass<groups(), false>(op, t, accumulate, sums.count);
-      taken = true;
-    }
-  });
-  return taken;
+  for (const Span& span : {n.x, d_y, d_x})
+    if (span.storage == device::Storage::fp32) return false;
+  const std::size_t bytes = row_bytes(n.width, accumulate);
+  // Of the rows at work; those that come have as many.
+  const std::size_t half = (device::most_shared_bytes() - sizeof(Beside)) / 2;
+  if (!n.vectors || bytes > half || n.width > kMostLanes * kGroups * kVector) return false;
+  int lanes = kWarp;
+  while (n.width > std::int64_t{lanes} * kGroups * kVector) lanes *= 2;
+  const int rows = std::min(static_cast<int>(half / bytes), kMostThreads / lanes);
+  Grid grid = block_each(sums.count, lanes * rows,
+                         2 * static_cast<std::size_t>(rows) * bytes + sizeof(Beside));
+  grid.threads = dim3(static_cast<unsigned>(lanes), static_cast<unsigned>(rows));
+  const Task t{n, d_y, d_x, sums.weight, sums.bias};
+  const std::int64_t owned = ceil_divide(n.width / kVector, std::int64_t{lanes} * rows);
+  if (owned <= 1)
+    start_pass<1>(op, t, accumulate, grid);
+  else if (owned <= 2)
+    start_pass<2>(op, t, accumulate, grid);
+  else
+    start_pass<kGroups>(op, t, accumulate, grid);
+  return true;
 }
 
 }  // namespace plimsoll::kernels::cuda::norm

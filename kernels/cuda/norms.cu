@@ -1,20 +1,54 @@
-// LayerNorm and RMSNorm; backward with the gradients of their parameters is in norm_gradients.cu
-// where rows have 16 bits, else those gradients are in row_sums.cu.
+// LayerNorm and RMSNorm. Backward with the gradients of its parameters is in norm_gradients.cu
+// where rows have 16 bits; else those gradients are in row_sums.cu.
 //
-// Thread mapping: norm_rows.cuh.
+// Thread mapping: a row of up to 1024 elements belongs to a warp, a wider one to a block of 256
+// threads; a thread takes every 32nd (256th) group of eight elements, the same ones in every pass.
 // Memory: x is read from device memory once and y written once. Rows of 16-bit elements up to
 // kMostGroups groups a thread stay in registers, all of their loads under way at once; of others,
 // later passes find the row in the L1 cache. Backward reads x and d_y once (d_x too where it
 // accumulates) and writes d_x.
 // Numerics: fp32, two passes for mean and variance as on the host. A row's sum is a tree over the
 // threads, which depends on its width alone.
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/norm_rows.cuh"
+#include "kernels/device/reduce.cuh"
 
 namespace plimsoll::kernels::cuda {
 
 namespace {
 
 using namespace norm;
+using device::kWarp;
+
+constexpr int kMostGroups = 4;  // a thread's of a row in registers: 8192 elements of a block
+
+// The thread's groups of one row of an operand: in registers, or where kGroups is 0 fetched anew
+// each time.
+template <int kGroups>
+class Row {
+ public:
+  __device__ __forceinline__ Row(const Span& span, std::int64_t row, const Norm& n)
+      : span_(span), begin_(row * n.width), vectors_(n.vectors) {
+    if constexpr (kGroups > 0)
+      in_row<kGroups>(n.width, [&](int g, std::int64_t c, int) {
+        kept_[g] = device::fetch_halves(span_, begin_ + c);
+      });
+  }
+  __device__ __forceinline__ void get(int g, std::int64_t c, int some, float* to) const {
+    if constexpr (kGroups > 0)
+      device::widen_halves(span_, kept_[g], to);
+    else
+      device::load_some(span_, begin_ + c, some, vectors_, to);
+  }
+
+ private:
+  Span span_;
+  std::int64_t begin_;
+  bool vectors_;
+  uint4 kept_[kGroups > 0 ? kGroups : 1];
+};
 
 template <int kGroups>
 __device__ Statistics statistics_of(const Norm& n, const Row<kGroups>& x, float eps,
@@ -80,6 +114,25 @@ __global__ void __launch_bounds__(kThreads) norm_again(Norm n, Span y) {
   if (row < n.rows) normalize(n, row, Row<kGroups>(n.x, row, n), saved(n, row), y);
 }
 
+struct Slopes {
+  float n[kVector], g[kVector];
+};
+template <int kGroups>
+__device__ __forceinline__ Slopes slopes(const Norm& n, const Row<kGroups>& x_row,
+                                         const Row<kGroups>& d_y, const Statistics& s, int g,
+                                         std::int64_t c, int some) {
+  float x[kVector], w[kVector], d[kVector];
+  x_row.get(g, c, some, x);
+  d_y.get(g, c, some, d);
+  device::load_some(n.weight, c, some, n.vectors, w);
+  Slopes result;
+  for (int e = 0; e < kVector; ++e) {
+    result.n[e] = (x[e] - s.mean) * s.inverse;
+    result.g[e] = d[e] * (n.offset + w[e]);
+  }
+  return result;
+}
+
 template <int kGroups, bool kAccumulate>
 __global__ void __launch_bounds__(kThreads) norm_backward(Norm n, Span d_y_rows, Span d_x) {
   float* const shared = device::dynamic_shared<float>();
@@ -123,6 +176,28 @@ Grid row_grid(std::int64_t rows, std::int64_t width) {
   Grid grid = block_each(ceil_divide(rows, warps), kThreads, kSharedBytes);
   grid.threads = dim3(kWarp, warps);
   return grid;
+}
+
+// start(std::integral_constant): how many groups of a row of these operands a thread keeps.
+template <class Start>
+void with_groups(const Norm& n, std::initializer_list<Span> rows, Start start) {
+  const bool halves = n.vectors && std::ranges::all_of(rows, [](const Span& span) {
+                        return span.storage != device::Storage::fp32;
+                      });
+  const std::int64_t threads = n.width > kNarrow ? kThreads : kWarp;
+  static_assert(kMostGroups == 4);
+  switch (halves ? ceil_divide(n.width, threads * kVector) : 0) {
+    case 1:
+      return start(std::integral_constant<int, 1>{});
+    case 2:
+      return start(std::integral_constant<int, 2>{});
+    case 3:
+      return start(std::integral_constant<int, 3>{});
+    case 4:
+      return start(std::integral_constant<int, 4>{});
+    default:
+      return start(std::integral_constant<int, 0>{});
+  }
 }
 
 Norm norm_of(const char* op, bool centred, const ConstTensorView& x, const ConstTensorView& weight,
@@ -177,11 +252,9 @@ void backward(const char* op, bool centred, const ConstTensorView& x,
              (!d_weight || d_weight.elements() == n.width),
          op, "gradients are as large as what they are of");
   const bool parameters = d_weight || d_bias;
-  if (parameters && d_x && n.rows > 0) {
-    Norm halves = n;
-    halves.vectors = n.vectors && aligned({d_y, d_x});
+  if (parameters && d_x && aligned({d_y, d_x})) {
     const NormPartials sums = norm_partials(op, centred, n.width, d_weight, d_bias, partial);
-    if (gradients_in_one_pass(op, halves, span_of(d_y), accumulate, span_of(d_x), sums))
+    if (gradients_in_one_pass(op, n, span_of(d_y), accumulate, span_of(d_x), sums))
       return add_norm_partials(op, sums, n.width, d_weight, d_bias);
   }
   // First, because d_x may be d_y.
