@@ -59,6 +59,12 @@ __device__ __forceinline__ std::uint16_t packed_bytes(float low, float high) {
 #endif
 }
 
+// Bytes of `a` (0 to 3) and `b` (4 to 7), the lowest first, as the hexadecimal digits of `which` say.
+__device__ __forceinline__ std::uint32_t chosen_bytes(std::uint32_t a, std::uint32_t b,
+                                                      std::uint32_t which) {
+  return __byte_perm(a, b, which);
+}
+
 // Tensor cores: c (16 × 8, fp32) += a (16 × 16) · b (16 × 8), T bf16 or fp16. PTX ISA, "Matrix
 // fragments for mma.m16n8k16": of a warp's lane, g = lane / 4 and t = lane % 4, two elements a
 // word,

@@ -57,6 +57,14 @@ std::uint16_t packed_bytes(float low, float high) {
   return static_cast<std::uint16_t>(narrowed<T>(high).bits << 8 | narrowed<T>(low).bits);
 }
 
+inline std::uint32_t chosen_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t which) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  std::uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i)
+    chosen |= static_cast<std::uint32_t>(both >> 8 * (which >> 4 * i & 7u) & 0xffu) << 8 * i;
+  return chosen;
+}
+
 // Fragments as kernels/device/platform.cuh describes them.
 template <class T>
 float element(std::uint32_t word, int which) {
