@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/decisions/float8.h"
 #include "models/decisions/unit_names.h"
 
 namespace plimsoll::runtime {
@@ -64,6 +65,7 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
         make(decisions::kLayerUnit, layer_prefix(i), layout_.layers[i].parameters));
   tail_unit_ = make(decisions::kTailUnit, "", layout_.tail);
   rotary_tables_ = RotaryTables(worker_, settings_);
+  make_float8_scales();
   Unit& tail = *tail_unit_;
   EmbeddingParameters tables;
   tables.tokens = layout_.tied ? attach(tail, layout_.tail, layout_.token_table)
@@ -85,14 +87,31 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
   saved_.resize(layers_.size());
 }
 
+void Model::make_float8_scales() {
+  if (!worker_.regime.float8) return;
+  std::int64_t linears = 0;
+  for (const LayerLayout& layer : layout_.layers) linears += layer.block->linears;
+  worker_.prefix.clear();
+  float8_scales_ =
+      worker_.memory.allocate(decisions::kFloat8Scales, Category::workspace, DType::fp32,
+                              {checked_multiply(linears, decisions::kFloat8ScaleWords)});
+}
+
 void Model::add_layers() {
   bool below = layout_.trains_embedding();
+  auto* scales = float8_scales_ ? static_cast<float*>(float8_scales_.view().data) : nullptr;
   layers_.reserve(layer_units_.size());
   for (std::size_t i = 0; i < layout_.layers.size(); ++i) {
     const LayerLayout& layer = layout_.layers[i];
     below_.push_back(below);
     const LayerOps& ops = decisions::own_ops(*layer.block);
-    layers_.emplace_back(worker_, settings_, ops, attach(*layer_units_[i], layer, strategy_.lora),
+    LayerParameters parameters = attach(*layer_units_[i], layer, strategy_.lora);
+    if (scales != nullptr)
+      for (LinearParameters& linear : parameters.linears) {
+        linear.float8_scales = {scales, DType::fp32, {decisions::kFloat8ScaleWords}};
+        scales += decisions::kFloat8ScaleWords;
+      }
+    layers_.emplace_back(worker_, settings_, ops, std::move(parameters),
                          static_cast<std::int64_t>(i), rotary_tables_.of(ops), below);
     below = below || layer.trains();
   }

@@ -73,6 +73,7 @@ class Model {
     std::size_t first = 0, count = 1;
     bool recomputed = false;
   };
+  void make_float8_scales();
   void add_layers();
   void find_checkpoints(const models::Recompute& recompute);
   // Steps that a backward reverses: layers, and behind the last one the head. `kept`: of how many
@@ -117,6 +118,7 @@ class Model {
   std::vector<std::unique_ptr<shard::Unit>> layer_units_;
   std::vector<shard::Unit*> trained_;
   RotaryTables rotary_tables_;
+  Tensor float8_scales_;  // of all linears (models/decisions/float8.h), or none
   std::unique_ptr<Embedding> embedding_;
   std::vector<Layer> layers_;
   std::vector<char> below_;  // something below the layer is trained

@@ -51,6 +51,8 @@ struct LinearParameters {
   float lora_scale = 1;
   float lora_dropout = 0;
   std::int64_t in = 0, out = 0, lora_rank = 0;
+  // fp32 [kFloat8ScaleWords] of models/decisions/float8.h, where products have operands of 8 bits.
+  TensorView float8_scales;
 };
 
 struct NormParameters {

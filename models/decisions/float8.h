@@ -14,10 +14,12 @@
 //             d_w += d8ᵀ · x8, with the bias's gradient from d_y
 //             d_x  = d8 · w8, w cast within the op, turned                w8ᵀ [in out]
 //
-// A cast that is an op of its own makes temporaries that die with their last reader; each has a
-// scale, fp32 [2]. d_y dies with its cast, unless a bias wants it. Weights that are stored [in,
-// out] (GPT-2) are turned forward and not backward. Partial maxima stand at the beginning of the
-// workspace.
+// A cast that is an op of its own makes temporaries that die with their last reader. The scale of a
+// d_y, fp32 [2], is one of them; d_y dies with its cast, unless a bias wants it. The scales of
+// inputs and weights are found forward and stay for backward, which casts the same values: one
+// tensor has those of all linears (kFloat8Scales), so that a quarter of what casts read is not read
+// again. Weights that are stored [in, out] (GPT-2) are turned forward and not backward. Partial
+// maxima stand at the beginning of the workspace.
 #pragma once
 
 #include <string>
@@ -29,6 +31,11 @@ namespace plimsoll::models::decisions {
 
 inline constexpr std::int64_t kFloat8Multiple = 16;  // of every length of a GEMM (cuBLASLt)
 inline constexpr std::int64_t kFloat8Maxima = 1024;  // fp32, scratch of a cast
+
+// Of a linear in kFloat8Scales, in fp32: its input's scale and factor, and 16 bytes on its
+// weight's. Linears lie in the order of the layers and of their places; those of 16 bits, and of an
+// input that another has cast, leave theirs empty.
+inline constexpr std::int64_t kFloat8ScaleWords = 8, kFloat8WeightScale = 4;
 
 // A layer's linear; as Accelerate's filter takes them, all but those of odd widths.
 constexpr bool in_float8(const Regime& regime, std::int64_t in, std::int64_t out) {

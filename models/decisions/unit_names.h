@@ -68,6 +68,7 @@ inline constexpr const char *kIds = "batch.ids", *kTargets = "batch.targets";
 // cos and sin of [length, rotated / 2]; of layers with the window, where these have their own
 inline constexpr const char *kRotaryTable = "rotary.table",
                             *kLocalRotaryTable = "rotary.local_table";
+inline constexpr const char* kFloat8Scales = "float8.scales";  // models/decisions/float8.h
 inline constexpr const char* kWorkspace = "workspace";
 inline constexpr const char* kScalarBlock = "scalars";
 inline constexpr const char* kStaging = "communicator.staging";

@@ -6,17 +6,22 @@
 namespace plimsoll::runtime {
 
 Float8Cast cast_to_float8(Worker& worker, Op& op, const models::decisions::Float8Names& names,
-                          ConstTensorView x, DType to, Float8Ways ways) {
+                          ConstTensorView x, DType to, Float8Ways ways, Float8Scale scale) {
   const std::int64_t rows = x.shape[0], columns = x.shape[1];
   Float8Cast made;
-  made.scale = op.make(names.scale, Category::temporaries, DType::fp32, {2});
+  made.scale = scale.kept;
+  if (!scale.kept) {
+    made.own_scale = op.make(names.scale, Category::temporaries, DType::fp32, {2});
+    made.scale = made.own_scale.view();
+  }
   if (ways.straight)
     made.values = op.make(names.values, Category::temporaries, to, {rows, columns});
   if (ways.turned)
     made.transposed = op.make(names.transposed, Category::temporaries, to, {columns, rows});
-  worker.kernels.float8_scale(x, to, made.scale.view(),
-                              worker.scratch(DType::fp32, {models::decisions::kFloat8Maxima}));
-  worker.kernels.to_float8(x, made.scale.view(), ways.straight ? made.values.view() : TensorView(),
+  if (!scale.known)
+    worker.kernels.float8_scale(x, to, made.scale,
+                                worker.scratch(DType::fp32, {models::decisions::kFloat8Maxima}));
+  worker.kernels.to_float8(x, made.scale, ways.straight ? made.values.view() : TensorView(),
                            ways.turned ? made.transposed.view() : TensorView());
   return made;
 }
@@ -24,20 +29,29 @@ Float8Cast cast_to_float8(Worker& worker, Op& op, const models::decisions::Float
 void Float8Cast::die_with(Op& op) {
   op.consume(std::move(values));
   op.consume(std::move(transposed));
-  op.consume(std::move(scale));
+  op.consume(std::move(own_scale));
+}
+
+Float8Scale Linear::scale8(std::int64_t first, bool backward) const {
+  const TensorView& all = parameters_.float8_scales;
+  check(static_cast<bool>(all), ErrorKind::internal,
+        [] { return std::string("a linear in 8 bits has no place for its scales"); });
+  return {{static_cast<float*>(all.data) + first, DType::fp32, {2}}, backward};
 }
 
 // A weight is read in rows of what is summed over: forward of [out, in] as it lies.
 kernels::Float8Matrix Linear::weight8(Op& op, Float8Cast& made, bool backward) {
   const bool turned = parameters_.transposed != backward;
   made = cast_to_float8(worker_, op, names_.weight8, parameters_.weight.value(), DType::fp8_e4m3,
-                        {.straight = !turned, .turned = turned});
+                        {.straight = !turned, .turned = turned},
+                        scale8(models::decisions::kFloat8WeightScale, backward));
   return turned ? made.turned() : made.straight();
 }
 
 Float8Cast Linear::input8(Operand x, Phase phase, Float8Ways ways) {
   Op op(worker_, names_.input8.values, phase);
-  Float8Cast made = cast_to_float8(worker_, op, names_.input8, x.view, DType::fp8_e4m3, ways);
+  Float8Cast made = cast_to_float8(worker_, op, names_.input8, x.view, DType::fp8_e4m3, ways,
+                                   scale8(0, phase == Phase::backward));
   x.read_by(op);
   return made;
 }
@@ -72,7 +86,7 @@ void Linear::backward_weight8(Operand d_y, Float8Cast& d_y8, Float8Cast& x8, boo
                                 {.accumulate = true}, parameters_.weight.gradient(),
                                 gemm_panels(worker_));
     op.consume(std::move(d_y8.transposed));
-    if (!d_y8.values) op.consume(std::move(d_y8.scale));
+    if (!d_y8.values) op.consume(std::move(d_y8.own_scale));
     if (last) x8.die_with(op);
   }
   if (parameters_.bias.trains()) {
@@ -92,7 +106,7 @@ void Linear::backward_input8(Float8Cast& d_y8, const char* name, Tensor& d_x) {
                               gemm_panels(worker_));
   made.die_with(op);
   op.consume(std::move(d_y8.values));
-  if (!d_y8.transposed) op.consume(std::move(d_y8.scale));
+  if (!d_y8.transposed) op.consume(std::move(d_y8.own_scale));
 }
 
 }  // namespace plimsoll::runtime

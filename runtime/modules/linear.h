@@ -14,18 +14,25 @@ Bytes gemm_scratch(const Worker& worker);
 
 // A matrix cast to 8 bits, as it lies and turned, or one of the two (models/decisions/float8.h).
 struct Float8Cast {
-  Tensor values, transposed, scale;
+  Tensor values, transposed;
+  Tensor own_scale;  // of a gradient of a result alone
+  TensorView scale;
 
-  kernels::Float8Matrix straight() const { return {values.view(), scale.view()}; }
-  kernels::Float8Matrix turned() const { return {transposed.view(), scale.view()}; }
+  kernels::Float8Matrix straight() const { return {values.view(), scale}; }
+  kernels::Float8Matrix turned() const { return {transposed.view(), scale}; }
   void die_with(Op& op);
 };
 struct Float8Ways {
   bool straight = false, turned = false;
 };
-// Made within `op`, the scale first.
+// Where the scale of a cast is: one of its tensors, or in the runtime's, where it may be `known`.
+struct Float8Scale {
+  TensorView kept;
+  bool known = false;
+};
+// Made within `op`, a scale of its own first.
 Float8Cast cast_to_float8(Worker& worker, Op& op, const models::decisions::Float8Names& names,
-                          ConstTensorView x, DType to, Float8Ways ways);
+                          ConstTensorView x, DType to, Float8Ways ways, Float8Scale scale = {});
 
 // Each method is one op or, for an adapter, a few. x [T, in], y [T, out], a = x · A [T, r]. The
 // adapter's product comes first, and the weight's adds to it: that one is bound by arithmetic, and
@@ -42,7 +49,7 @@ class Linear {
   bool in_float8() const {
     return models::decisions::in_float8(worker_.regime, parameters_.in, parameters_.out);
   }
-  // An op of its own, for all linears that read x.
+  // An op of its own, for all linears that read x; the first of them asks, in backward too.
   Float8Cast input8(Operand x, models::Phase phase, Float8Ways ways);
   // `last`: x dies with the op.
   Tensor forward8(Float8Cast& x, bool last, const char* out);
@@ -89,6 +96,8 @@ class Linear {
   void backward_adapter_input(Op& op, Operand d_a, bool first, Tensor& d_x);
   // The weight as GEMMs read it; a packed one is made anew in `made`, which dies with the op.
   ConstTensorView weight(Op& op, Tensor& made);
+  // Of the input or of the weight; known in backward, which casts what forward has cast.
+  Float8Scale scale8(std::int64_t first, bool backward) const;
   kernels::Float8Matrix weight8(Op& op, Float8Cast& made, bool backward);
   void backward_bias(Operand d_y);
 

@@ -71,13 +71,17 @@ class LayerWriter {
 
   // Those whose operands have 8 bits (float8.cpp).
   struct Float8Cast {
+    // scale: of a gradient of a result alone; others have theirs in kFloat8Scales
     TensorId values = kNoTensor, transposed = kNoTensor, scale = kNoTensor;
     void read_by(OpBuilder& op) const { op.read(values).read(transposed).read(scale); }
   };
   bool in_float8(const GemmOp& linear) const;
   const GemmOp* first_in_float8(const LayerOp& op) const;
+  // Whose scale is one of the cast's tensors, is found and kept, or is there.
+  enum class Float8Scale { own, kept, known };
   Float8Cast cast_to_float8(OpBuilder& op, const models::decisions::Float8Names& names, SymInt rows,
-                            SymInt columns, DType to, bool straight, bool turned);
+                            SymInt columns, DType to, bool straight, bool turned,
+                            Float8Scale scale);
   Float8Cast input8(const GemmOp& linear, ValueId x, bool turned);
   void weight8(const GemmOp& linear, OpBuilder& reader, bool backward);
   void forward8(const GemmOp& linear, const Float8Cast& x);

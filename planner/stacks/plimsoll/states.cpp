@@ -1,6 +1,7 @@
 // Units, what lives between steps, and the workspace.
 #include <algorithm>
 
+#include "models/decisions/float8.h"
 #include "models/decisions/optimizer_states.h"
 #include "models/optimizers.h"
 #include "planner/stacks/plimsoll/step.h"
@@ -198,6 +199,14 @@ void StepWriter::declare_states() {
   declare_fixed();
 }
 
+std::int64_t StepWriter::float8_scale_words() const {
+  std::int64_t linears = 0;
+  for (const LayerRun& run : parts_.runs)
+    for (std::int64_t i = 0; i < run.count; ++i)
+      linears += run.pattern[static_cast<std::size_t>(i) % run.pattern.size()].block->linears;
+  return checked_multiply(linears, decisions::kFloat8ScaleWords);
+}
+
 // What stays beside the model's states.
 void StepWriter::declare_fixed() {
   const auto fixed = [&](const char* name, SymBytes bytes, Category category) {
@@ -211,6 +220,8 @@ void StepWriter::declare_fixed() {
   if (d_.position == models::PositionKind::rope)
     fixed(decisions::kRotaryTable, table, Category::workspace);
   if (d_.has_both_rotaries()) fixed(decisions::kLocalRotaryTable, table, Category::workspace);
+  if (regime_.float8)
+    fixed(decisions::kFloat8Scales, flat(float8_scale_words(), DType::fp32), Category::workspace);
   fixed(decisions::kWorkspace, workspace(), Category::workspace);
   fixed(decisions::kScalarBlock, decisions::kScalars, Category::workspace);
   if (stages_sums_ && sharding_.reduces())
