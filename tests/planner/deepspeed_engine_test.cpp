@@ -89,8 +89,7 @@ TEST_CASE("what the engine does not do is refused by its option, and its neighbo
       {kNothing, 2, [](Strategy& s) { s.lora = models::Lora{.targets = {"q_proj"}}; }},
       {"--stack deepspeed: --quantize hqq is not modelled yet; bases that bitsandbytes packs", 2,
        [](Strategy& s) { s.quantize = packed("hqq"); }},
-      {"--stack deepspeed: --quantize nf4 with --zero 3", 3,
-       [](Strategy& s) { s.quantize = packed("nf4"); }},
+      {kNothing, 3, [](Strategy& s) { s.quantize = packed("nf4"); }},
       {kNothing, 2, [](Strategy& s) { s.quantize = packed("nf4"); }},
       {"--stack deepspeed: --quantize int8 with --precision fp32", 1,
        [](Strategy& s) {
@@ -218,6 +217,13 @@ TEST_CASE(
   CHECK(of(Precision::fp16_mixed).state == DType::fp32);
   CHECK(of(Precision::fp32).model == DType::fp32);
   CHECK(engine(2, [](Strategy& s) { s.grad_dtype = DType::fp32; }).accumulation == DType::fp32);
+}
+
+TEST_CASE("packed bases are not planned in files") {
+  check_rows({{"--stack deepspeed: --offload-to nvme with --quantize", 3, [](Strategy& s) {
+                 s.quantize = packed("nf4", DType::bf16);
+                 s.offload.optimizer = s.offload.nvme = true;
+               }}});
 }
 
 TEST_CASE("modules run on one GPU in the engine's dtype, adapters too unless they are sharded") {

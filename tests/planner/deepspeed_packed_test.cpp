@@ -6,6 +6,7 @@
 // _draw: runs that were drawn before any of this was planned.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -26,6 +27,47 @@ TEST_CASE("packed bases under ZeRO-0 to 2 peak as with the real packages, byte f
       found_of(deepspeed_runs("/deepspeed_packed_draw.json"), false, 0.000001, 0.09);
   CHECK(drawn.runs == 24);
   CHECK(drawn.exact == drawn.runs);
+}
+
+namespace {
+
+// Peaks to 64 bytes. What is reserved is the third step's in a run; planned is the start's where
+// that is more, in which the base is whole on each GPU.
+std::size_t exact_in_zero3(const json& runs, double most) {
+  std::size_t exact = 0;
+  for (const json& run : runs) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const tests::Planned planned = tests::plan_run(run);
+    const tests::RunErrors error = tests::errors_of(run, planned);
+    CHECK(std::abs(error.resident) <= 0.000004);  // padding of what stays gathered, on 3 ranks
+    CHECK(std::abs(error.peak) <= most);
+    CHECK(error.reserved >= -0.2);
+    CHECK(planned.managed.value() == run.value("managed_bytes", std::int64_t(0)));
+    const std::int64_t pinned = run["host"]["pinned_bytes"];
+    CHECK(pinned >= planned.host.pinned.value());
+    CHECK(pinned - planned.host.pinned.value() <= 64);
+    const std::int64_t off = planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>();
+    MESSAGE(name << ": peak " << off << " B, " << 100 * error.peak << " %, reserved "
+                 << 100 * error.reserved << " %");
+    exact += std::abs(off) <= 64;
+  }
+  return exact;
+}
+
+}  // namespace
+
+// deepspeed_packed_zero3.json and _draw: of tools/oracle/deepspeed_packed_zero3_cases.json and
+// _draw.
+TEST_CASE("packed bases under ZeRO-3 peak where the real packages do") {
+  const json chosen = deepspeed_runs("/deepspeed_packed_zero3.json");
+  CHECK(chosen.size() == 26);
+  // Mixtral's experts are gathered by the block, 2.3 %; others to 1.2 %.
+  CHECK(exact_in_zero3(chosen, 0.023) == 18);
+  const json drawn = deepspeed_runs("/deepspeed_packed_zero3_draw.json");
+  CHECK(drawn.size() == 28);
+  // 27 to 0.71 %; draw-13 is Liger's loss with an embedding that is gathered by itself.
+  CHECK(exact_in_zero3(drawn, 0.0292) == 19);
 }
 
 TEST_CASE("bitsandbytes' optimizers step what the engine flattened") {

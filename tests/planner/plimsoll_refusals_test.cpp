@@ -139,7 +139,7 @@ TEST_CASE("stacks are told apart by facts with a name") {
   CHECK(pytorch.packs_bases);
   CHECK(deepspeed.packs_bases);
   CHECK(pytorch.packs_to_stage == 3);
-  CHECK(deepspeed.packs_to_stage == 2);
+  CHECK(deepspeed.packs_to_stage == 3);
   CHECK_FALSE(own.packs_bases);
   // DeepSpeed's ranks are PyTorch's processes.
   CHECK(deepspeed.wraps_another());

@@ -11,6 +11,7 @@
   deepspeed_measure.py --cases deepspeed_nvme_cases.json --out tests/golden/deepspeed_nvme.json
   deepspeed_measure.py --cases deepspeed_packed_cases.json --out tests/golden/deepspeed_packed.json
   deepspeed_measure.py --cases deepspeed_packed_draw.json --out tests/golden/deepspeed_packed_draw.json
+  and so with deepspeed_packed_zero3_cases.json and deepspeed_packed_zero3_draw.json
   deepspeed_measure.py --cases deepspeed_bitsandbytes_cases.json --out tests/golden/deepspeed_bitsandbytes.json
   deepspeed_measure.py --cases deepspeed_bitsandbytes_draw.json --out tests/golden/deepspeed_bitsandbytes_draw.json
   deepspeed_measure.py --cases deepspeed_tiled_cases.json --out tests/golden/deepspeed_tiled.json

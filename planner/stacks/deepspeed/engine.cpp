@@ -58,11 +58,6 @@ void refuse_packed(const models::Strategy& s) {
     return what +
            " is not modelled yet; bases that bitsandbytes packs are (nf4, nf4-dq, fp4, int8)";
   });
-  check(s.data.zero < 3, ErrorKind::unsupported, [&] {
-    return what +
-           " with --zero 3 is not modelled yet; --zero 0, 1 and 2 are, and leave the packed "
-           "base whole on every GPU";
-  });
   check(model != DType::fp32, ErrorKind::unsupported,
         [&] { return what + " with --precision fp32 is not modelled yet"; });
   check(q.held_in == DType::uint8 || q.held_in == model, ErrorKind::bad_input, [&] {
@@ -151,6 +146,8 @@ void refuse_offload(const models::Strategy& s) {
   if (!offload.any()) return;
   check(!offload.nvme || s.data.zero == 3, ErrorKind::bad_input,
         "--stack deepspeed: --offload-to nvme needs --zero 3 (ZeRO-Infinity)");
+  check(!offload.nvme || !s.quantize, ErrorKind::unsupported,
+        "--stack deepspeed: --offload-to nvme with --quantize is not modelled yet");
   refuse(s.grad_dtype && *s.grad_dtype == DType::fp32 && s.precision != Precision::fp32,
          ErrorKind::unsupported, "with --grad-dtype fp32 is not modelled yet");
   refuse(s.precision == Precision::bf16, ErrorKind::unsupported,
@@ -189,6 +186,14 @@ Engine engine_of(const models::Strategy& s) {
   // Pure bf16: bf16_master_weights_and_grads with bf16_optimizer_states; the partition is cloned
   // in the same dtype all the same.
   e.state = s.precision == Precision::bf16 ? DType::bf16 : DType::fp32;
+  // engine.py casts the whole module, but not one whose parameters are sharded already, which a
+  // packed base's are not: what PEFT and TRL cast to fp32 is 16 bits again.
+  e.adapters = s.lora && s.data.zero == 3 && !s.quantize ? s.lora->dtype : e.model;
+  if (s.quantize) {
+    e.packed = s.quantize->held_in;
+    e.packed_copy = s.quantize->storage->gemm == models::PackedGemm::int8 ? PackedCopy::module
+                                                                          : PackedCopy::graph;
+  }
   e.options = s.data.deepspeed;
   e.offload = s.offload;
   e.overlap = e.options.overlap_comm.value_or(e.stage == 3);
@@ -208,9 +213,7 @@ models::Strategy module_strategy(const models::Strategy& s, const Engine& e) {
   out.gpus = 1;
   out.data = {};
   out.offload = {};
-  // engine.py casts the whole module, but not one whose parameters are sharded already: what PEFT
-  // and TRL cast to fp32 is 16 bits again.
-  if (out.lora && e.stage < 3) out.lora->dtype = e.model;
+  if (out.lora) out.lora->dtype = e.adapters;
   if (out.quantize) {
     out.quantize->kbit_prep = false;
     out.quantize->kbit_casting = false;

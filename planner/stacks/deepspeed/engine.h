@@ -19,6 +19,15 @@ enum class OptimizerWrapper {
   stage3,  // DeepSpeedZeroOptimizer_Stage3
 };
 
+// Who has a gathered copy of a packed weight when its module's forward is over (bitsandbytes
+// 0.50.2).
+enum class PackedCopy {
+  nobody,
+  graph,  // 4 bits: an attribute of the autograd node (MatMul4Bit, ctx.tensors), until the loss
+          // goes
+  module,  // int8: nobody, but the module has a copy of its own for good (MatmulLtState.CB)
+};
+
 struct Engine {
   int stage = 0;
   OptimizerWrapper wrapper = OptimizerWrapper::plain;
@@ -28,6 +37,9 @@ struct Engine {
   std::int64_t rank = 0;
   DType model = DType::bf16;  // of parameters, gradients, activations
   DType accumulation = DType::bf16;  // data_types.grad_accum_dtype
+  // As the engine leaves them: adapters', and what holds packed weights.
+  DType adapters = DType::bf16, packed = DType::uint8;
+  PackedCopy packed_copy = PackedCopy::nobody;
   DType state = DType::fp32;  // of masters, step gradients and moments
   bool overlap = false;  // overlap_comm
   models::Offload offload;

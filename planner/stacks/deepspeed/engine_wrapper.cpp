@@ -20,7 +20,7 @@ EngineWrapper::EngineWrapper(pytorch::Step& step, const Engine& engine)
 // States ------------------------------------------------------------------------------------------
 
 // Parameters that are not trained stay as they are: in the model's dtype, or packed, with scales
-// and tables beside them.
+// and tables beside them. Of these stage 3 shards the parameters alone; int8's modules have copies.
 void EngineWrapper::declare_frozen() {
   const auto keep = [&](Bytes bytes, models::GroupId group, std::int64_t copies) {
     const Bytes one = b_.rounded(bytes);
@@ -32,7 +32,8 @@ void EngineWrapper::declare_frozen() {
                           std::int64_t copies) {
     for (const Parameter& p : parameters) {
       if (p.trainable) continue;
-      keep(storage(Count(p.elements), s_.stored(p)), group, copies);
+      if (engine_.stage < 3 || (p.packed != nullptr && engine_.packed_copy == PackedCopy::module))
+        keep(storage(Count(p.elements), s_.stored(p)), group, copies);
       for (const models::PackedTensor& tensor : beside_packed(p, strategy_))
         keep(tensor.bytes(), group, copies);
     }
@@ -299,6 +300,7 @@ void EngineWrapper::epilogue() {
 
 void EngineWrapper::end_backward() {
   if (!moves() && !(s_.last_micro() && (engine_.stage == 1 || engine_.ranks > 1))) return;
+  if (levels_.end.bytes > Bytes(0)) gathered_head_ = gather(levels_.end, Phase::backward);
   b_.open(kNoGroup, false, s_.times);
   if (moves())
     epilogue();
@@ -307,6 +309,7 @@ void EngineWrapper::end_backward() {
   else
     reduce_plain();
   b_.close();
+  drop_graph();
 }
 
 }  // namespace plimsoll::planner::deepspeed

@@ -8,6 +8,7 @@
 #include "models/optimizer_states.h"
 #include "planner/stacks/deepspeed/hooks.h"
 #include "planner/stacks/deepspeed/layout.h"
+#include "planner/stacks/deepspeed/levels.h"
 #include "planner/stacks/deepspeed/nvme.h"
 #include "planner/stacks/pytorch/wrappers/gradients.h"
 #include "planner/stacks/pytorch/wrappers/wrapper.h"
@@ -33,6 +34,10 @@ class EngineWrapper final : public pytorch::Wrapper {
   void begin_micro_batch() override;
   void after_layers() override;
   void before_layers_backward() override;
+  void before_forward(pytorch::Unit& unit, pytorch::Ref previous) override;  // packed.cpp
+  void before_head_backward() override;
+  void before_layer_backward(std::size_t run, std::size_t layer) override;
+  void after_backward(pytorch::Unit& unit, pytorch::Ref previous) override;
   void end_backward() override;
   void optimizer_step() override;
   // deepspeed.initialize(), when the step is written (start.cpp).
@@ -42,19 +47,10 @@ class EngineWrapper final : public pytorch::Wrapper {
   void write_messages(Messages& out) override;  // messages.cpp
 
  private:
-  // Stage 3 (gather.cpp): parameters that are gathered at a time, beside persistent ones.
-  struct Level {
-    Bytes bytes;
-    std::vector<Bytes> parameters;  // each is a block of its own
-  };
-  // `layers` around the loss: those that are there before it, beside the head, and after it; `more`
-  // are the others before and after.
-  struct Levels {
-    Level stays;  // for as long as a micro-batch takes
-    Level forward, head, layers, more;
-    bool layers_stay = true;  // behind the loss
-  };
-  Levels gather_levels() const;
+  // Stage 3: gather.cpp, packed.cpp.
+  Levels gather_levels() const, packed_levels();
+  Bytes in_graph(const Run& run, std::size_t j) const;
+  void drop_graph();
   TensorId gather(const Level& level, Phase phase);
   void release_gathered(TensorId& gathered, Phase phase);
   void declare_shards();
@@ -88,7 +84,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   }
   Bytes gradients(std::int64_t elements) const { return bytes(elements, engine_.model); }
 
-  void flattened_start(Start& start) const;
+  void flattened_start(Start&start) const, sharded_start(Start&start) const;
   void declare_frozen();
   void declare_optimizer(std::int64_t elements);
   bool steps_with_package() const;
@@ -144,6 +140,9 @@ class EngineWrapper final : public pytorch::Wrapper {
   TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
   Levels levels_;
   TensorId gathered_ = kNoTensor, gathered_layers_ = kNoTensor, gathered_head_ = kNoTensor;
+  std::vector<Level> backward_levels_;  // by run, of packed bases
+  TensorId gathered_layer_ = kNoTensor;
+  std::vector<std::vector<TensorId>> in_graph_;  // by run and layer, of this micro-batch
   TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to
 };
 

@@ -77,7 +77,7 @@ std::int64_t largest_layer(const std::vector<FlatLayout::Block>& blocks) {
 
 }  // namespace
 
-EngineWrapper::Levels EngineWrapper::gather_levels() const {
+Levels EngineWrapper::gather_levels() const {
   if (engine_.stage != 3 || (engine_.ranks == 1 && !engine_.offload.params)) return {};
   std::vector<FlatLayout::Block> blocks = layout_.blocks();
   Level stays;
@@ -162,27 +162,22 @@ void EngineWrapper::before_layers_backward() {
 // A rank's parts: 16-bit parameters, masters, moments, gradients, and the bucket, which stage 3
 // allocates once. Small parameters stay gathered beside their parts.
 void EngineWrapper::declare_shards() {
-  levels_ = gather_levels();
+  levels_ = strategy_.quantize ? packed_levels() : gather_levels();
   const FlatLayout::Shards& shards = layout_.shards();
   TensorId made = kNoTensor;
   const auto persistent = [&](const char* name, Bytes size, Category category) {
     made = b_.tensor_in(kNoGroup, name, size, category, Residency::persistent);
     return size;
   };
-  const auto stored = [&](std::int64_t all, std::int64_t adapters) {
-    const DType own = strategy_.lora ? strategy_.lora->dtype : engine_.model;
-    return b_.rounded(storage(Count(all - adapters), engine_.model) +
-                      storage(Count(adapters), own));
-  };
   if (!engine_.offload.params) {
     s_.states.parameters =
-        persistent("lp_param_buffer", stored(shards.all, shards.adapters), Category::parameters);
+        persistent("lp_param_buffer", b_.rounded(shards.stored), Category::parameters);
     flat_ = made;
   }
   if (engine_.ranks > 1 || engine_.offload.params)
-    s_.states.parameters +=
-        persistent("persistent_parameters",
-                   stored(layout_.persistent(), shards.persistent_adapters), Category::parameters);
+    s_.states.parameters += persistent("persistent_parameters",
+                                       b_.rounded(shards.stored_persistent), Category::parameters);
+  if (strategy_.quantize) declare_frozen();
   declare_optimizer(shards.trained);
   if (!engine_.offload.optimizer)
     s_.states.gradients =

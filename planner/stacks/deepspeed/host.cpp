@@ -48,7 +48,7 @@ HostMemory EngineWrapper::host() const {
   const FlatLayout::Shards& shards = layout_.shards();
   if (engine_.offload.params) {
     // In the dtype of the first parameter that is trained.
-    const DType trained = strategy_.lora ? strategy_.lora->dtype : engine_.model;
+    const DType trained = strategy_.lora ? engine_.adapters : engine_.model;
     const bool nvme = engine_.offload.nvme;
     const std::int64_t here =
         nvme ? std::min(shards.trained, engine_.options.nvme.max_in_cpu) : shards.trained;
@@ -56,7 +56,7 @@ HostMemory EngineWrapper::host() const {
     for (const FlatLayout::Part& part : shards.parts)  // before they were moved there
       for (std::int64_t i = 0; i < part.count; ++i)
         if (!nvme || !goes_to_file(part.elements, engine_.model))
-          host.add(of(part.elements, part.adapter ? strategy_.lora->dtype : engine_.model), pinned);
+          host.add(of(part.elements, part.dtype), pinned);
     if (nvme) add_param_files(host);
   }
   if (!engine_.offload.optimizer) return host;

@@ -34,7 +34,6 @@ constinit const StackInfo kStack{
     .processes = models::Stack::pytorch,
     .runs_transformers = true,
     .packs_bases = true,
-    .packs_to_stage = 2,
     .offloads_optimizer = true,
 };
 

@@ -10,7 +10,9 @@ FlatLayout::FlatLayout(const ModelParts& parts, const Engine& engine)
     : options_(engine.options),
       stage3_(engine.stage == 3),
       ranks_(engine.ranks),
-      model_(engine.model) {
+      model_(engine.model),
+      adapters_(engine.adapters),
+      packed_(engine.packed) {
   blocks_.reserve(parts.runs.size() + 2);
   // A table that is tied to the head is registered as the embedding's.
   const std::int64_t table =
@@ -83,8 +85,8 @@ void FlatLayout::add(const std::vector<Parameter>& parameters, std::int64_t coun
 void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block) {
   const std::int64_t part = ceil_divide(p.elements, ranks_);
   shards_.all += checked_multiply(part, count);
-  shards_.parts.push_back({part, count, p.adapter});
-  if (p.adapter) shards_.adapters += part * count;
+  shards_.parts.push_back({part, count, p.adapter, stored(p)});
+  shards_.stored += storage(Count(part * count), stored(p));
   if (p.trainable) {
     shards_.trained += part * count;
     shards_.largest = std::max(shards_.largest, part);
@@ -93,8 +95,8 @@ void FlatLayout::add_shard(const Parameter& p, std::int64_t count, Block& block)
                      persistent_ + p.elements * count <= options_.model_persistence_threshold;
   block.all.push_back(p);
   block.persistent.push_back(small);
-  if (small && p.adapter) shards_.persistent_adapters += p.elements * count;
   if (small) {
+    shards_.stored_persistent += storage(Count(p.elements * count), stored(p));
     persistent_ += p.elements * count;
   } else {
     block.gathered.push_back(p.elements);

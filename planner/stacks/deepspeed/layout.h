@@ -27,11 +27,12 @@ class FlatLayout {
   struct Part {  // of one parameter, on `count` layers
     std::int64_t elements = 0, count = 1;
     bool adapter = false;
+    DType dtype = DType::bf16;
   };
   struct Shards {
     std::int64_t all = 0, trained = 0, sub_group = 0, largest = 0;
-    // Of `all` and of persistent(): LoRA's, which keep the dtype that PEFT gave them.
-    std::int64_t adapters = 0, persistent_adapters = 0;
+    // `all` and persistent(), as they are stored: LoRA's may keep the dtype that PEFT gave them.
+    Bytes stored, stored_persistent;
     std::vector<std::int64_t> sub_groups;  // of the step
     Bytes sub_group_uncut;  // of the largest, all ranks', each parameter as in a file
     std::vector<Part> parts;
@@ -39,6 +40,10 @@ class FlatLayout {
   const Shards& shards() const { return shards_; }
   // Elements of parameters that stay gathered, being small (param_persistence_threshold).
   std::int64_t persistent() const { return persistent_; }
+
+  DType stored(const Parameter& p) const {
+    return p.packed != nullptr ? packed_ : p.adapter ? adapters_ : model_;
+  }
 
   // Padded to a multiple of 2 x ranks (nccl_start_alignment_factor x world size).
   std::int64_t aligned() const { return aligned_; }
@@ -100,7 +105,7 @@ class FlatLayout {
   bool stage3_, starts_sub_group_ = false;
   std::int64_t ranks_, total_ = 0, aligned_ = 0, largest_ = 0, persistent_ = 0, sub_group_ = 0;
   std::int64_t count_ = 0;  // of parameters
-  DType model_;
+  DType model_, adapters_, packed_;
   Bytes sub_group_uncut_;
 };
 

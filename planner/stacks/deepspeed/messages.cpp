@@ -69,8 +69,7 @@ void EngineWrapper::add_persistent(Messages& out) const {
       const Parameter& p = block.all[i];
       if (!block.persistent[i]) continue;
       const Count padded(ceil_divide(p.elements, engine_.ranks) * engine_.ranks);
-      const DType dtype = p.adapter && strategy_.lora ? strategy_.lora->dtype : engine_.model;
-      add(out, {.array = storage(padded, dtype),
+      add(out, {.array = storage(padded, layout_.stored(p)),
                 .count = block.count,
                 .group = engine_.group,
                 .when = When::step});

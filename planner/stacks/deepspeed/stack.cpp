@@ -47,6 +47,15 @@ const char* package_name(const Engine& engine) {
   return "";
 }
 
+// Of packed weights that ZeRO-3 gathers.
+const char* stay(const Engine& engine, const models::Strategy& s) {
+  if (engine.packed_copy == PackedCopy::module)
+    return "beside the module's own copy: the base is whole on each GPU, too";
+  return pytorch::repeats_layers(s.recompute) && s.use_reentrant.value_or(false)
+             ? "stay from a checkpoint's second forward to the backward's end: all of them, by then"
+             : "stay from the forward until the loss goes, with autograd's nodes: all of them";
+}
+
 void add_assumptions(const Engine& engine, const models::Strategy& s,
                      std::vector<reports::Assumption>& out) {
   const auto say = [&](const char* what, const std::string& value, const char* source) {
@@ -57,10 +66,17 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
       "allocator history of real steps, tests/golden/deepspeed_runs.json");
   if (s.quantize)
     say("packed base",
-        std::string("whole on each GPU; all else in ") + std::string(name_of(engine.model)) +
+        std::string(engine.stage < 3 ? "whole on each GPU; all else in "
+                                     : "cut, its scales are not; all else in ") +
+            std::string(name_of(engine.model)) +
             ", what PEFT's or TRL's preparation cast to fp32 too",
         "bitsandbytes 0.50.2; deepspeed 0.19.8, runtime/engine.py, _configure_distributed_model; "
-        "tests/golden/deepspeed_packed.json");
+        "tests/golden/deepspeed_packed.json, deepspeed_packed_zero3.json");
+  if (s.quantize && engine.stage == 3 && engine.ranks > 1)
+    say("gathered packed weights", stay(engine, s),
+        "bitsandbytes 0.50.2, autograd/_functions.py, MatMul4Bit, nn/modules.py, Linear8bitLt; "
+        "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py, "
+        "update_recompute_parameters");
   if (models::rule_of(s.optimizer).deepspeed.type == nullptr)
     say("optimizer", package_name(engine),
         "transformers 5.17, integrations/deepspeed.py, deepspeed_optim_sched; "
@@ -216,16 +232,22 @@ std::vector<std::int64_t> layers_at_ends(const FlatLayout& layout, const Engine&
   return found;
 }
 
-// Those layers in runs of their own.
-ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
+// Those layers in runs of their own. Stage 3: runs for which as much is gathered.
+ModelParts split_where_it_changes(const ModelParts& parts, const Engine& engine,
+                                  const models::Strategy& s) {
   const FlatLayout layout(parts, engine);
-  const std::vector<std::int64_t> layers =
-      engine.stage == 1 && !engine.overlap ? layer_that_fills(layout, engine)
-      : engine.stage == 1 && has_larger_than_bucket(layout, engine)
-          ? layers_at_ends(layout, engine)
-          : layers_that_reduce(layout, engine);
   std::int64_t all = 0;
   for (const LayerRun& run : parts.runs) all += run.count;
+  std::vector<std::int64_t> layers, cuts;
+  if (engine.stage == 3)
+    for (const Stretch& stretch : stretches_of(gathered_along(parts, layout, engine, s)))
+      cuts.push_back(all - stretch.from_end);
+  else if (engine.stage == 1 && !engine.overlap)
+    layers = layer_that_fills(layout, engine);
+  else if (engine.stage == 1 && has_larger_than_bucket(layout, engine))
+    layers = layers_at_ends(layout, engine);
+  else
+    layers = layers_that_reduce(layout, engine);
   ModelParts split = parts;
   split.runs.clear();
   for (const LayerRun& run : parts.runs) {
@@ -238,6 +260,9 @@ ModelParts split_where_reduced(const ModelParts& parts, const Engine& engine) {
       for (const std::int64_t at : {begin, begin + run.period()})
         if (at > run.first && at < run.first + run.count) begins.insert(at);
     }
+    for (const std::int64_t cut : cuts)
+      if (cut > run.first && cut < run.first + run.count)
+        begins.insert(run.first + (cut - run.first) / run.period() * run.period());
     for (auto begin = begins.begin(); std::next(begin) != begins.end(); ++begin) {
       LayerRun& piece = split.runs.emplace_back(run);
       piece.first = *begin;
@@ -254,7 +279,10 @@ bool checkpoints_by_layer(const models::Recompute& recompute) {
 
 pytorch::Rules module_rules(pytorch::Rules rules, const Engine& engine, const ModelParts& parts) {
   rules.zero3_linear = engine.has_own_linear();
-  if (engine.stage == 3 && !parts.decoder.fused_qkv) rules.blas.lt = Bytes(0);
+  // Its bias is part of a GEMM where the input has two axes: GPT-2's Conv1D, which is torch's own
+  // where it is not packed, and OPT's feed-forward.
+  const bool conv1d = parts.decoder.fused_qkv && engine.packed_copy == PackedCopy::nobody;
+  if (engine.stage == 3 && !conv1d && parts.model_type != "opt") rules.blas.lt = Bytes(0);
   return rules;
 }
 
@@ -313,7 +341,9 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     refuse_buffers(layout, engine);
     refuse_few_buffers(parts, layout, engine, s);
   }
-  const bool splits = (engine.stage == 1 || engine.stage == 2) && checkpoints_by_layer(s.recompute);
+  const bool reduces = engine.stage == 1 || engine.stage == 2;
+  const bool splits = (reduces || (engine.stage == 3 && s.quantize && engine.ranks > 1)) &&
+                      checkpoints_by_layer(s.recompute);
   const auto write = [&](const ModelParts& used) {
     const auto writer = step_writer(step.program, used, s, question.batch, rules, engine);
     writer->write();
@@ -324,7 +354,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     step.managed = writer->managed();
   };
   if (splits)
-    write(split_where_reduced(parts, engine));
+    write(split_where_it_changes(parts, engine, s));
   else
     write(parts);
   if (step.program_only) return;

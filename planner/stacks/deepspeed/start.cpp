@@ -28,6 +28,20 @@ void EngineWrapper::flattened_start(Start& start) const {
   start.drop(0, built - 1);
 }
 
+// Stage 3: a packed base is built whole on each GPU, and then cut (Transformers makes no zero.Init
+// around it).
+void EngineWrapper::sharded_start(Start& start) const {
+  const std::int32_t built = start.held();
+  for (const TensorId frozen : frozen_) start.take(frozen);
+  if (strategy_.quantize)
+    for (const FlatLayout::Block& block : layout_.blocks())
+      for (std::int64_t i = 0; i < block.count; ++i)
+        for (const Parameter& p : block.all)
+          start.hold(b_.rounded(storage(Count(p.elements), layout_.stored(p))));
+  if (flat_ != kNoTensor) start.take(flat_);
+  if (start.held() > built) start.drop(built, start.held() - 1);
+}
+
 // Masters are cast from a copy; then gradients of zeros for the optimizer stand once, for its
 // states (only stage 0 steps with them, so that the states come then).
 void EngineWrapper::add_start(Start& start) const {
@@ -35,11 +49,8 @@ void EngineWrapper::add_start(Start& start) const {
     return;
   const bool partitioned = engine_.wrapper == OptimizerWrapper::stage_1_and_2;
   const bool sharded = engine_.wrapper == OptimizerWrapper::stage3;
-  const auto take = [&](TensorId tensor) {  // that is not on the host
-    if (tensor != kNoTensor) start.take(tensor);
-  };
   if (sharded)
-    take(flat_);
+    sharded_start(start);
   else
     flattened_start(start);
   const std::int64_t masters = partitioned ? layout_.partition()

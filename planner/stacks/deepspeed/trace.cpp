@@ -20,6 +20,7 @@ struct Module {
   std::vector<std::size_t> parameters;
   std::size_t depth = 0;
   bool output_grad = false;
+  bool input_grad = false;  // of a module with parameters of its own
   std::size_t inside = 0;  // modules that it contains
 };
 
@@ -31,6 +32,7 @@ class LayerModules {
       : layer_(layer), calls_activations_(calls_activations) {
     grads_.assign(layer.block->widths.size(), false);
     if (!grads_.empty()) grads_[models::kBlockInput] = input_grad;
+    inputs_.assign(layer.parameters.size(), false);
     modules_.emplace_back();
     const std::vector<models::Node>& nodes = layer.block->nodes;
     for (std::size_t i = 0; i < nodes.size(); ++i) add(nodes[i], static_cast<int>(i));
@@ -48,6 +50,7 @@ class LayerModules {
   // A container's hook comes before those of what it contains, in either direction.
   const std::vector<Module>& forward() const { return modules_; }
   const std::vector<Module>& backward() const { return backward_; }
+  const std::vector<bool>& inputs() const { return inputs_; }  // by parameter: take a gradient
 
  private:
   void reverse(std::size_t begin, std::size_t end) {
@@ -93,6 +96,7 @@ class LayerModules {
     for (std::size_t p = 0; p < layer_.parameters.size(); ++p) {
       const Parameter& parameter = layer_.parameters[p];
       if (parameter.node != index) continue;
+      inputs_[p] = input;
       (parameter.adapter ? adapters : own).push_back(p);
       trains = trains || parameter.trainable;
       own_trains = own_trains || (parameter.trainable && !parameter.adapter);
@@ -103,11 +107,16 @@ class LayerModules {
                         node.kind == models::OpKind::dropout;
     if (own.empty() && !module) return;
     enter(node.name);
-    if (adapters.empty()) return push(std::move(own), input || trains);
+    if (adapters.empty()) {
+      push(std::move(own), input || trains);
+      modules_.back().input_grad = input;
+      return;
+    }
     // PEFT's layer is around these, and asks A's weight for its dtype: that is its parameter too
     // (ZeROOrderedDict). Then its dropout.
     push({adapters.front()}, true);
     push(std::move(own), input || own_trains, 1);
+    modules_.back().input_grad = input;
     push({}, input, 1);
     for (const std::size_t p : adapters) push({p}, true, 1);
   }
@@ -116,6 +125,7 @@ class LayerModules {
   bool calls_activations_;
   std::vector<Module> modules_, backward_;
   std::vector<bool> grads_;  // of values
+  std::vector<bool> inputs_;
   std::vector<std::pair<std::string_view, std::size_t>> open_;
 };
 
@@ -171,12 +181,12 @@ class Tracer {
     for (std::int64_t i = 0; i < count; ++i)
       for (std::size_t p = 0; p < block.all.size(); ++p) {
         const Parameter& parameter = block.all[p];
-        const DType own =
-            parameter.adapter && strategy_.lora ? strategy_.lora->dtype : engine_.model;
+        const DType own = layout_.stored(parameter);
         const Count padded(ceil_divide(parameter.elements, engine_.ranks) * engine_.ranks);
         trace_.parameters.push_back({.elements = parameter.elements,
                                      .padded = storage(padded, own),
                                      .wide = own != engine_.model,
+                                     .packed = parameter.packed != nullptr,
                                      .persistent = block.persistent[p],
                                      .trained = parameter.trainable,
                                      .there = block.persistent[p]});
@@ -250,13 +260,31 @@ class Tracer {
     std::size_t layer = 0;  // place among the patterns
     std::size_t pattern = 0;
     bool recomputed = false;
+    std::int64_t number = 0;
   };
 
-  void add_layer(const std::vector<Module>& modules, std::size_t first, std::size_t layer,
-                 When when) {
-    for (const Module& module : modules)
-      trace_.add({.part = Part::layer, .layer = layer, .when = when}, module.parameters,
-                 module.inside, first);
+  // `again`, `end`: those of `modules` that run forward in a backward.
+  void add_layer(const std::vector<Module>& modules, std::size_t first, const Back& of, When when,
+                 std::size_t again = 0, std::size_t end = 0) {
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      const bool runs_again = i >= again && i < end;
+      trace_.add({.part = Part::layer,
+                  .layer = of.layer,
+                  .when = when,
+                  .number = of.number,
+                  .again = runs_again,
+                  .leaves_copies =
+                      (when == When::forward || runs_again) && leaves_copies(modules[i], of, when)},
+                 modules[i].parameters, modules[i].inside, first);
+    }
+  }
+
+  // The node of a 4-bit GEMM is made where its input takes a gradient, and goes early where a
+  // checkpoint's forward makes none, or runs again.
+  bool leaves_copies(const Module& module, const Back& of, When when) const {
+    if (engine_.packed_copy != PackedCopy::graph) return engine_.packed_copy == PackedCopy::module;
+    return when == When::forward && module.input_grad &&
+           !(of.recomputed && strategy_.use_reentrant.value_or(false));
   }
 
   void layers(std::size_t first) {
@@ -270,8 +298,8 @@ class Tracer {
       for (std::int64_t i = 0; i < run.count; ++i) {
         const auto j = static_cast<std::size_t>(i % run.period());
         const LayerModules& modules = patterns_[begin + j];
-        add_layer(modules.forward(), first, place + j, When::forward);
-        backward_.push_back({first, place + j, begin + j, again});
+        backward_.push_back({first, place + j, begin + j, again, run.first + i});
+        add_layer(modules.forward(), first, backward_.back(), When::forward);
         first += run.pattern[j].parameters.size();
       }
       place += run.pattern.size();
@@ -293,9 +321,10 @@ class Tracer {
       begun = std::next(std::find_if(modules.begin(), modules.end(), leaf));
       std::for_each(modules.begin(), begun, [&](Module& module) { module.inside += again.size(); });
     }
+    const auto from = static_cast<std::size_t>(begun - modules.begin()), to = from + again.size();
     again.insert(again.begin(), modules.begin(), begun);
     again.insert(again.end(), begun, modules.end());
-    add_layer(again, back.first, back.layer, When::backward);
+    add_layer(again, back.first, back, When::backward, from, to);
   }
 
   const ModelParts& parts_;
@@ -308,6 +337,10 @@ class Tracer {
 };
 
 }  // namespace
+
+std::vector<bool> inputs_with_grad(const LayerPart& layer, bool input_grad) {
+  return LayerModules(layer, input_grad, false).inputs();
+}
 
 bool reads_head_weight(const models::Strategy& s) {
   const bool fused = s.kernels == models::Kernels::liger && s.loss == models::Loss::fused;

@@ -17,6 +17,9 @@ struct TraceStep {
   Message::Part part = Message::Part::front;
   std::size_t layer = 0;
   Message::When when = Message::When::forward;
+  std::int64_t number = -1;  // of the layer
+  bool again = false;  // a forward that a checkpoint runs again
+  bool leaves_copies = false;  // its forward: of packed weights, to others (Engine::packed_copy)
 };
 
 // Where a rank's part of a parameter is that has a file (nvme.h): there alone, on the way to a
@@ -28,10 +31,13 @@ struct Held {
   std::int64_t elements = 0;
   Bytes padded;  // all ranks' parts, as they are stored
   bool wide = false;  // in another dtype than the model's
+  bool packed = false;
   bool persistent = false, trained = true;
   bool there = false;
   InFile file = InFile::no;
   bool under_way = false;  // gathered ahead, and no module has waited for it
+  bool elsewhere = false;  // what was gathered is an other's by now
+  std::size_t flat = 0;  // the buffer that it was gathered in with others
   std::int64_t read_to = -1;  // the step of the last use that the queue has passed
   int active = 0;  // modules that have begun and not ended
 };
@@ -60,6 +66,9 @@ struct Trace {
  private:
   std::int64_t elements = 0;
 };
+
+// By the layer's parameters: whether what their modules read takes a gradient.
+std::vector<bool> inputs_with_grad(const LayerPart& layer, bool input_grad);
 
 // Whether the model's own forward reads the head's weight, in place of the head's: ZeRO-3 makes it
 // an external parameter of the model (gather.cpp).
