@@ -129,29 +129,15 @@ __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(shared_words);
 }
 
-inline void check_cuda(cudaError_t status, const char* what) {
-  check(status == cudaSuccess, ErrorKind::device,
-        [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
-}
-
-// Bytes of shared memory that a block may ask for: 227 KB on sm_90, 99 KB on sm_86 and sm_89. No
-// result may depend on it, only how much is under way at once.
-inline std::size_t most_shared_bytes() {
-  static const int bytes = [] {
-    int device = 0, found = 0;
-    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-    check_cuda(
-        cudaDeviceGetAttribute(&found, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-        "cudaDevAttrMaxSharedMemoryPerBlockOptin");
-    return found;
-  }();
-  return static_cast<std::size_t>(bytes);
-}
-
 struct Grid {
   dim3 blocks, threads;
   std::size_t shared_bytes = 0;
 };
+
+inline void check_cuda(cudaError_t status, const char* what) {
+  check(status == cudaSuccess, ErrorKind::device,
+        [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
+}
 
 // Queues a kernel on the thread's stream. An empty grid is no launch.
 template <class... Parameters, class... Arguments>

@@ -130,10 +130,6 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulator::shared_memory());
 }
 
-inline std::size_t most_shared_bytes() {
-  return emulator::kMostShared;
-}
-
 struct Grid {
   dim3 blocks, threads;
   std::size_t shared_bytes = 0;
