@@ -112,7 +112,7 @@ struct Total {
 
 __global__ void __launch_bounds__(device::kWarp)
     add_partials(Total weight, Total bias, std::int64_t partials, std::int64_t width) {
-  constexpr int kAtOnce = 128;  // all that there are (models/decisions/workspace.h): one wait
+  constexpr int kAtOnce = 128;  // all that there are; some 50 are under way (registers)
   const Total t = blockIdx.y == 0 ? weight : bias;
   const std::int64_t column = device::grid_thread();
   if (column >= width) return;
