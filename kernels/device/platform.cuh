@@ -1,7 +1,7 @@
 // All that device code asks of CUDA beyond the language, in one file, because there is a second one
 // of this name: tests/kernels/emulator runs the same kernels on a machine without a GPU, a fiber
 // for each thread. So kernels use nothing that is not here: the built-in indices, barriers,
-// shuffles, atomics on int32, and what follows.
+// shuffles, atomics on int32, __byte_perm, and what follows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -57,12 +57,6 @@ __device__ __forceinline__ std::uint16_t packed_bytes(float low, float high) {
 #else
   return static_cast<std::uint16_t>(narrowed<T>(high).bits << 8 | narrowed<T>(low).bits);
 #endif
-}
-
-// Bytes of `a` (0 to 3) and `b` (4 to 7), the lowest first, as the hexadecimal digits of `which` say.
-__device__ __forceinline__ std::uint32_t chosen_bytes(std::uint32_t a, std::uint32_t b,
-                                                      std::uint32_t which) {
-  return __byte_perm(a, b, which);
 }
 
 // Tensor cores: c (16 × 8, fp32) += a (16 × 16) · b (16 × 8), T bf16 or fp16. PTX ISA, "Matrix

@@ -94,14 +94,8 @@ TEST_CASE("what is cast to 8 bits, by hand") {
       {"self_attn.v_proj.weight.float8.transposed", 32 * 64}};
   std::map<std::string, std::int64_t> found;
   int scales = 0;
-  Bytes kept;
   for (const models::TensorDecl& tensor : p.program.tensors) {
     const std::string name = tensor.name;
-    if (name == "float8.scales") {
-      // Of 7 linears, one after another: scale and factor of input and weight, 16 bytes apart.
-      kept = tensor.bytes;
-      CHECK(tensor.category == Category::workspace);
-    }
     if (name.find(".float8") == std::string::npos) continue;
     CHECK(tensor.category == Category::temporaries);
     if (name.ends_with(".scale")) {
@@ -113,7 +107,6 @@ TEST_CASE("what is cast to 8 bits, by hand") {
   }
   CHECK(found == expected);
   CHECK(scales == 7);  // of the results' gradients
-  CHECK(kept == Bytes(7 * 32));
   // What is saved is what bf16 saves.
   CHECK(saved(small_llama(2), s) == saved(small_llama(2), bf16_strategy()));
 }
