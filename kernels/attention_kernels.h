@@ -54,6 +54,7 @@ struct AttentionKernels {
 
 // A token counts unless its target is this (Transformers' default).
 inline constexpr std::int32_t kIgnoreIndex = -100;
+inline constexpr int kLossSums = 256;  // of loss_sum
 
 struct LossKernels {
   // losses[r] = logsumexp(logits[r, :]) - logits[r, target]; 0 for an ignored row.
@@ -70,7 +71,8 @@ struct LossKernels {
                                  float cap, ConstTensorView logsumexp, Columns logits);
   // x becomes cap · tanh(x / cap), in place.
   void (*soft_cap)(float cap, TensorView x);
-  // sum fp64 [1] += factor · (losses[0] + losses[1] + ...), added in order in fp64.
+  // sum fp64 [1] += factor · (losses[0] + losses[1] + ...), in fp64: losses r, r + kLossSums, … one
+  // after another, and then these sums, r = 0 first.
   void (*loss_sum)(ConstTensorView losses, double factor, TensorView sum);
 };
 

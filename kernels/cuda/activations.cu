@@ -19,25 +19,33 @@ using device::Dropper;
 using device::kVector;
 using device::ValueAndSlope;
 
-struct Forward : Act {
-  __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
+template <Activation kKind>
+struct Forward : Act<kKind> {
+  using Act<kKind>::at;
+  __device__ void operator()(device::Nothing&, std::int64_t, const float* in, float* out) const {
     out[0] = at(in[0]).value;
   }
 };
-struct Backward : Act {
-  __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
+template <Activation kKind>
+struct Backward : Act<kKind> {
+  using Act<kKind>::at;
+  __device__ void operator()(device::Nothing&, std::int64_t, const float* in, float* out) const {
     const ValueAndSlope f = at(in[0]);
     out[0] = in[1] * f.slope;
     out[1] = f.value;
   }
 };
-struct GatedForward : Act {
-  __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
+template <Activation kKind>
+struct GatedForward : Act<kKind> {
+  using Act<kKind>::at;
+  __device__ void operator()(device::Nothing&, std::int64_t, const float* in, float* out) const {
     out[0] = in[1] * at(in[0]).value;
   }
 };
-struct GatedBackward : Act {
-  __device__ void operator()(State&, std::int64_t, const float* in, float* out) const {
+template <Activation kKind>
+struct GatedBackward : Act<kKind> {
+  using Act<kKind>::at;
+  __device__ void operator()(device::Nothing&, std::int64_t, const float* in, float* out) const {
     const ValueAndSlope f = at(in[0]);
     const float up = in[1], d = in[2];
     out[0] = d * up * f.slope;
@@ -77,12 +85,16 @@ struct DropAndAdd {
 
 void activation_forward(Activation kind, ConstTensorView x, TensorView p) {
   expect(p.elements() == x.elements(), "activation_forward", "p is as large as x");
-  start_elementwise("activation_forward", Forward{{kind}}, x.elements(), {x}, {p});
+  device::with_activation(kind, [&](auto k) {
+    start_elementwise("activation_forward", Forward<k()>{}, x.elements(), {x}, {p});
+  });
 }
 
 void activation_backward(Activation kind, TensorView x, TensorView d_p) {
   expect(d_p.elements() == x.elements(), "activation_backward", "d_p is as large as x");
-  start_elementwise("activation_backward", Backward{{kind}}, x.elements(), {x, d_p}, {x, d_p});
+  device::with_activation(kind, [&](auto k) {
+    start_elementwise("activation_backward", Backward<k()>{}, x.elements(), {x, d_p}, {x, d_p});
+  });
 }
 
 struct GatedColumns {
@@ -92,8 +104,8 @@ struct GatedColumns {
 };
 
 // Eight columns of a row for each thread; backward: p is d_p.
-template <bool kBackward>
-__global__ void __launch_bounds__(kThreads) gated_columns(Act act, GatedColumns c) {
+template <Activation kKind, bool kBackward>
+__global__ void __launch_bounds__(kThreads, 4) gated_columns(GatedColumns c) {
   const std::int64_t groups = ceil_divide(c.width, kVector);
   for (std::int64_t i = device::grid_thread(); i < c.rows * groups; i += device::grid_threads()) {
     const std::int64_t row = i / groups, column = i % groups * kVector;
@@ -106,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) gated_columns(Act act, GatedColumns 
     device::load_some(c.up, at_up, some, c.vectors, u);
     if (kBackward) device::load_some(c.p, at_p, some, c.vectors, p);
     for (int e = 0; e < kVector; ++e) {
-      const ValueAndSlope f = act.at(g[e]);
+      const ValueAndSlope f = Act<kKind>::at(g[e]);
       const float up = u[e];
       if (kBackward) {
         g[e] = p[e] * up * f.slope;
@@ -136,8 +148,10 @@ void start_gated_columns(const char* op, Activation kind, const ConstColumns& ga
       .up_stride = up.stride(),
       .up_first = up.first,
       .vectors = aligned_columns(gate) && aligned_columns(up) && aligned_rows({p}, up.width)};
-  start(op, gated_columns<kBackward>, strided_grid(c.rows * ceil_divide(c.width, kVector)),
-        Act{kind}, c);
+  device::with_activation(kind, [&](auto k) {
+    start(op, gated_columns<k(), kBackward>, strided_grid(c.rows * ceil_divide(c.width, kVector)),
+          c);
+  });
 }
 
 void expect_gated(const char* op, const ConstColumns& gate, const ConstColumns& up,
@@ -150,15 +164,19 @@ void gated_forward(Activation kind, ConstColumns gate, ConstColumns up, TensorVi
   constexpr const char* op = "gated_forward";
   expect_gated(op, gate, up, p);
   if (!gate.whole() || !up.whole()) return start_gated_columns<false>(op, kind, gate, up, p);
-  start_elementwise(op, GatedForward{{kind}}, p.elements(), {gate.tensor, up.tensor}, {p});
+  device::with_activation(kind, [&](auto k) {
+    start_elementwise(op, GatedForward<k()>{}, p.elements(), {gate.tensor, up.tensor}, {p});
+  });
 }
 
 void gated_backward(Activation kind, Columns gate, Columns up, TensorView d_p) {
   constexpr const char* op = "gated_backward";
   expect_gated(op, gate, up, d_p);
   if (!gate.whole() || !up.whole()) return start_gated_columns<true>(op, kind, gate, up, d_p);
-  start_elementwise(op, GatedBackward{{kind}}, d_p.elements(), {gate.tensor, up.tensor, d_p},
-                    {gate.tensor, up.tensor, d_p});
+  device::with_activation(kind, [&](auto k) {
+    start_elementwise(op, GatedBackward<k()>{}, d_p.elements(), {gate.tensor, up.tensor, d_p},
+                      {gate.tensor, up.tensor, d_p});
+  });
 }
 
 void residual_add(ConstTensorView x, const Dropout& dropout, TensorView y) {

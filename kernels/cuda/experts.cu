@@ -184,7 +184,6 @@ void experts_sum(const Routes& routes, ConstTensorView rows, bool accumulate, Te
 // Activation --------------------------------------------------------------------------------------
 
 struct ScoredGate {
-  device::Act act;
   Pairs r;
   Span gate_up, p;
   const float* scores;
@@ -193,6 +192,7 @@ struct ScoredGate {
   bool vectors;
 };
 
+template <Activation kKind>
 __global__ void __launch_bounds__(kThreads) scored_gate(ScoredGate s) {
   const std::int64_t groups = ceil_divide(s.width, std::int64_t{kVector});
   for (std::int64_t i = device::grid_thread(); i < s.r.rows * groups; i += device::grid_threads()) {
@@ -202,13 +202,14 @@ __global__ void __launch_bounds__(kThreads) scored_gate(ScoredGate s) {
     float g[kVector], u[kVector];
     device::load_some(s.gate_up, row * 2 * s.width + column, some, s.vectors, g);
     device::load_some(s.gate_up, (row * 2 + 1) * s.width + column, some, s.vectors, u);
-    for (int e = 0; e < kVector; ++e) u[e] = score * (u[e] * s.act.at(g[e]).value);
+    for (int e = 0; e < kVector; ++e) u[e] = score * (u[e] * device::Act<kKind>::at(g[e]).value);
     device::store_some(s.p, row * s.width + column, some, s.vectors, u);
   }
 }
 
+template <Activation kKind>
 __global__ void __launch_bounds__(kThreads) scored_gate_gradient(ScoredGate s) {
-  __shared__ float shared[device::kMostWarps];
+  float* const shared = device::dynamic_shared<float>();
   const std::int64_t row = blockIdx.x, pair = s.r.pairs[row];
   const float score = s.scores[pair];
   float d_score = 0;
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) scored_gate_gradient(ScoredGate s) {
     device::load_some(s.gate_up, at + s.width, some, s.vectors, u);
     device::load_some(s.p, row * s.width + column, some, s.vectors, d);
     for (int e = 0; e < kVector; ++e) {
-      const device::ValueAndSlope f = s.act.at(g[e]);
+      const device::ValueAndSlope f = device::Act<kKind>::at(g[e]);
       const float product = u[e] * f.value, scaled = score * d[e];
       d_score += d[e] * product;
       g[e] = scaled * u[e] * f.slope;
@@ -236,16 +237,14 @@ __global__ void __launch_bounds__(kThreads) scored_gate_gradient(ScoredGate s) {
   if (s.d_scores && threadIdx.x == 0) s.d_scores[pair] = d_score;
 }
 
-ScoredGate gate_of(const char* op, Activation kind, const Routes& routes,
-                   const ConstTensorView& gate_up, const ConstTensorView& scores,
-                   const ConstTensorView& p) {
+ScoredGate gate_of(const char* op, const Routes& routes, const ConstTensorView& gate_up,
+                   const ConstTensorView& scores, const ConstTensorView& p) {
   const Pairs r = pairs_of(routes, op);
   const std::int64_t width = width_of(p);
   expect(
       p.shape[0] == r.rows && gate_up.elements() == 2 * p.elements() && scores.elements() == r.rows,
       op, "gate_up has two of p's rows in one");
-  return {.act = {kind},
-          .r = r,
+  return {.r = r,
           .gate_up = span_of(gate_up),
           .p = span_of(p),
           .scores = fp32_of(scores),
@@ -257,16 +256,22 @@ ScoredGate gate_of(const char* op, Activation kind, const Routes& routes,
 void scored_gate_forward(Activation kind, const Routes& routes, ConstTensorView gate_up,
                          ConstTensorView scores, TensorView p) {
   constexpr const char* op = "scored_gate_forward";
-  const ScoredGate s = gate_of(op, kind, routes, gate_up, scores, p);
-  start(op, scored_gate, strided_grid(s.r.rows * ceil_divide(s.width, std::int64_t{kVector})), s);
+  const ScoredGate s = gate_of(op, routes, gate_up, scores, p);
+  device::with_activation(kind, [&](auto k) {
+    start(op, scored_gate<k()>,
+          strided_grid(s.r.rows * ceil_divide(s.width, std::int64_t{kVector})), s);
+  });
 }
 
 void scored_gate_backward(Activation kind, const Routes& routes, TensorView gate_up,
                           ConstTensorView scores, TensorView d_p, TensorView d_scores) {
   constexpr const char* op = "scored_gate_backward";
-  ScoredGate s = gate_of(op, kind, routes, gate_up, scores, d_p);
+  ScoredGate s = gate_of(op, routes, gate_up, scores, d_p);
   s.d_scores = d_scores ? fp32_of(d_scores) : nullptr;
-  start(op, scored_gate_gradient, block_each(s.r.rows, kThreads), s);
+  device::with_activation(kind, [&](auto k) {
+    start(op, scored_gate_gradient<k()>,
+          block_each(s.r.rows, kThreads, device::kMostWarps * sizeof(float)), s);
+  });
 }
 
 }  // namespace

@@ -132,14 +132,14 @@ __device__ __forceinline__ void turn(const uint2 (&row)[kQuad], std::uint32_t* c
   for (int half = 0; half < 2; ++half) {
     const auto word = [&](int r) { return half == 0 ? row[r].x : row[r].y; };
     // Bytes of rows 0 and 1, and of 2 and 3, side by side; then two and two.
-    const std::uint32_t low01 = device::chosen_bytes(word(0), word(1), 0x5140),
-                        high01 = device::chosen_bytes(word(0), word(1), 0x7362),
-                        low23 = device::chosen_bytes(word(2), word(3), 0x5140),
-                        high23 = device::chosen_bytes(word(2), word(3), 0x7362);
-    column[4 * half + 0] = device::chosen_bytes(low01, low23, 0x5410);
-    column[4 * half + 1] = device::chosen_bytes(low01, low23, 0x7632);
-    column[4 * half + 2] = device::chosen_bytes(high01, high23, 0x5410);
-    column[4 * half + 3] = device::chosen_bytes(high01, high23, 0x7632);
+    const std::uint32_t low01 = __byte_perm(word(0), word(1), 0x5140),
+                        high01 = __byte_perm(word(0), word(1), 0x7362),
+                        low23 = __byte_perm(word(2), word(3), 0x5140),
+                        high23 = __byte_perm(word(2), word(3), 0x7362);
+    column[4 * half + 0] = __byte_perm(low01, low23, 0x5410);
+    column[4 * half + 1] = __byte_perm(low01, low23, 0x7632);
+    column[4 * half + 2] = __byte_perm(high01, high23, 0x5410);
+    column[4 * half + 3] = __byte_perm(high01, high23, 0x7632);
   }
 }
 

@@ -9,7 +9,7 @@
 // of wider rows one (34 MB of 128k), for then one row's waits are the other's work.
 // Numerics: fp32; the sum of a row is a tree over the threads, within a few ulp of the host's;
 // exponentials are exp2f of a product with log2 e, which is wrong by some 2^-24 of the exponent.
-// The loss is summed in fp64 in the order of the rows: the host's bits. A target outside of the row
+// The loss is summed in fp64 in the host's order, and has its bits. A target outside of the row
 // is noted (kernels/cuda/launch.h) and its row ignored.
 #include <numbers>
 
@@ -45,18 +45,25 @@ struct Rows {
   __device__ std::int64_t at(std::int64_t row) const { return first + row * stride; }
 };
 
-// Walks the thread's groups of a row: visit(first column, count, logits). kHalves: 16 bits, each
-// group of eight aligned.
-template <bool kHalves, class Visit>
+// What a kernel's code depends on: a branch for each element would keep their exponentials from
+// being under way at once. kHalves: 16 bits, each group of eight aligned.
+template <int threads, bool halves, bool capped>
+struct Kind {
+  static constexpr int kThreads = threads;  // of a row
+  static constexpr bool kHalves = halves, kCapped = capped;
+};
+
+// Walks the thread's groups of a row: visit(first column, count, logits).
+template <class K, class Visit>
 __device__ __forceinline__ void in_row(const Rows& r, std::int64_t row, Visit visit) {
   const std::int64_t step = std::int64_t{blockDim.x} * kVector, begin = r.at(row);
   std::int64_t c = std::int64_t{threadIdx.x} * kVector;
   const auto capped = [&](std::int64_t first, int some, float(&v)[kVector]) {
-    if (r.cap != 0)
+    if constexpr (K::kCapped)
       for (int e = 0; e < kVector; ++e) v[e] = device::soft_capped(v[e], r.cap);
     visit(first, some, v);
   };
-  if constexpr (kHalves) {
+  if constexpr (K::kHalves) {
     constexpr int kAtOnce = 4;
     for (; c + (kAtOnce - 1) * step + kVector <= r.width; c += kAtOnce * step) {
       uint4 raw[kAtOnce];
@@ -87,10 +94,10 @@ __device__ bool counts(const Rows& r, std::int32_t target) {
   return false;
 }
 
-template <bool kHalves>
+template <class K>
 __device__ float logsumexp_of(const Rows& r, std::int64_t row, float* shared) {
   MaxSum mine;
-  in_row<kHalves>(r, row, [&](std::int64_t, int some, const float(&v)[kVector]) {
+  in_row<K>(r, row, [&](std::int64_t, int some, const float(&v)[kVector]) {
     float most = mine.most;
     for (int e = 0; e < kVector; ++e)
       if (e < some && most < v[e]) most = v[e];
@@ -98,20 +105,23 @@ __device__ float logsumexp_of(const Rows& r, std::int64_t row, float* shared) {
       mine.sum *= exponential(mine.most - most);
       mine.most = most;
     }
+    if (most == device::kMinusInfinity) return;
     for (int e = 0; e < kVector; ++e)
-      if (e < some && v[e] != device::kMinusInfinity) mine.sum += exponential(v[e] - mine.most);
+      if (e < some) mine.sum += exponential(v[e] - mine.most);
   });
   const MaxSum all = device::row_max_sum(mine, shared);
   return all.most + logf(all.sum);
 }
 
-template <bool kHalves>
+template <class K>
 __device__ void become_gradient(const Rows& r, std::int64_t row, std::int32_t target,
                                 float logsumexp) {
-  in_row<kHalves>(r, row, [&](std::int64_t c, int some, float(&v)[kVector]) {
-    const std::int64_t place = target - c;  // of the target among the eight, where it is there
+  in_row<K>(r, row, [&](std::int64_t c, int some, float(&v)[kVector]) {
+    // Of the target among the eight, where it is there. Rows have less than 2^31 columns.
+    const int place = target - static_cast<int>(c);
     for (int e = 0; e < kVector; ++e) {
-      const float slope = r.cap > 0 ? device::soft_cap_slope(v[e], r.cap) * r.factor : r.factor;
+      float slope = r.factor;
+      if constexpr (K::kCapped) slope = device::soft_cap_slope(v[e], r.cap) * r.factor;
       v[e] = (exponential(v[e] - logsumexp) - (e == place ? 1.0f : 0.0f)) * slope;
     }
     device::store_some(r.logits, r.at(row) + c, some, r.vectors, v);
@@ -127,8 +137,8 @@ __device__ void become_zero(const Rows& r, std::int64_t row) {
   }
 }
 
-template <int kRowThreads, bool kHalves>
-__global__ void __launch_bounds__(kRowThreads, kManyThreads / kRowThreads)
+template <class K>
+__global__ void __launch_bounds__(K::kThreads, kManyThreads / K::kThreads)
     loss_of_rows(Rows r, bool gradient, float* losses, float* logsumexp) {
   float* const shared = device::dynamic_shared<float>();
   const std::int64_t row = blockIdx.x;
@@ -137,55 +147,64 @@ __global__ void __launch_bounds__(kRowThreads, kManyThreads / kRowThreads)
   // Before the barriers of the sum, behind which others overwrite it.
   float of_target =
       counted && threadIdx.x == 0 ? device::load_one(r.logits, r.at(row) + target) : 0;
-  if (r.cap > 0) of_target = device::soft_capped(of_target, r.cap);
-  const float sum = counted || logsumexp ? logsumexp_of<kHalves>(r, row, shared) : 0;
+  if constexpr (K::kCapped) of_target = device::soft_capped(of_target, r.cap);
+  const float sum = counted || logsumexp ? logsumexp_of<K>(r, row, shared) : 0;
   if (threadIdx.x == 0) {
     if (logsumexp) logsumexp[row] = sum;
     losses[row] = counted ? sum - of_target : 0;
   }
   if (!gradient) return;
   if (counted)
-    become_gradient<kHalves>(r, row, target, sum);
+    become_gradient<K>(r, row, target, sum);
   else
     become_zero(r, row);
 }
 
-template <int kRowThreads, bool kHalves>
-__global__ void __launch_bounds__(kRowThreads, kManyThreads / kRowThreads)
+template <class K>
+__global__ void __launch_bounds__(K::kThreads, kManyThreads / K::kThreads)
     gradient_of_rows(Rows r, const float* logsumexp) {
   const std::int64_t row = blockIdx.x;
   const std::int32_t target = r.targets[row];
   if (counts(r, target))
-    become_gradient<kHalves>(r, row, target, logsumexp[row]);
+    become_gradient<K>(r, row, target, logsumexp[row]);
   else
     become_zero(r, row);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLossSums)
     ordered_sum(const float* losses, std::int64_t n, double factor, double* sum) {
-  __shared__ float shared[kThreads];
+  __shared__ double shared[kLossSums];
+  double mine = 0;
+#pragma unroll 8
+  for (std::int64_t at = threadIdx.x; at < n; at += kLossSums)
+    mine += static_cast<double>(losses[at]);
+  shared[threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
   double all = 0;
-  for (std::int64_t at = 0; at < n; at += kThreads) {
-    if (at + threadIdx.x < n) shared[threadIdx.x] = losses[at + threadIdx.x];
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      const int count = n - at < kThreads ? static_cast<int>(n - at) : kThreads;
-      for (int i = 0; i < count; ++i) all += static_cast<double>(shared[i]);
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) *sum += factor * all;
+  for (int i = 0; i < kLossSums; ++i) all += shared[i];
+  *sum += factor * all;
 }
 
-// start(std::integral_constant of a row's threads, std::bool_constant whether it has 16 bits).
+// start(Kind) of these rows.
 template <class Start>
-void with_threads(const Rows& r, Start start) {
-  constexpr std::integral_constant<int, kFewThreads> few;
-  constexpr std::integral_constant<int, kManyThreads> many;
-  const bool halves = r.vectors && r.logits.storage != device::Storage::fp32;
+void with_kind(const Rows& r, Start start) {
+  const auto of_threads = [&](auto threads) {
+    const auto of_halves = [&](auto halves) {
+      if (r.cap > 0)
+        start(Kind<threads(), halves(), true>{});
+      else
+        start(Kind<threads(), halves(), false>{});
+    };
+    if (r.vectors && r.logits.storage != device::Storage::fp32)
+      of_halves(std::true_type{});
+    else
+      of_halves(std::false_type{});
+  };
   if (r.width <= kTwoRows)
-    return halves ? start(few, std::true_type{}) : start(few, std::false_type{});
-  return halves ? start(many, std::true_type{}) : start(many, std::false_type{});
+    of_threads(std::integral_constant<int, kFewThreads>{});
+  else
+    of_threads(std::integral_constant<int, kManyThreads>{});
 }
 
 Rows rows_of(const ConstTensorView& targets, std::int32_t ignore_index, float factor, float cap,
@@ -210,9 +229,9 @@ void cross_entropy(ConstTensorView targets, std::int32_t ignore_index, bool grad
              (!logsumexp || logsumexp.elements() == rows),
          "cross_entropy", "logits, targets, losses have the same rows");
   const Rows r = rows_of(targets, ignore_index, factor, cap, logits);
-  with_threads(r, [&](auto threads, auto halves) {
-    start("cross_entropy", loss_of_rows<threads(), halves()>,
-          block_each(rows, threads(), device::kMostWarps * sizeof(float)), r, gradient,
+  with_kind(r, [&](auto kind) {
+    start("cross_entropy", loss_of_rows<decltype(kind)>,
+          block_each(rows, kind.kThreads, device::kMostWarps * sizeof(float)), r, gradient,
           fp32_of(losses), logsumexp ? fp32_of(logsumexp) : nullptr);
   });
 }
@@ -223,9 +242,9 @@ void cross_entropy_backward(ConstTensorView targets, std::int32_t ignore_index, 
   expect(logits.rows() == rows && logsumexp.elements() == rows, "cross_entropy_backward",
          "logits, targets, logsumexp have the same rows");
   const Rows r = rows_of(targets, ignore_index, factor, cap, logits);
-  with_threads(r, [&](auto threads, auto halves) {
-    start("cross_entropy_backward", gradient_of_rows<threads(), halves()>,
-          block_each(rows, threads()), r, fp32_of(logsumexp));
+  with_kind(r, [&](auto kind) {
+    start("cross_entropy_backward", gradient_of_rows<decltype(kind)>,
+          block_each(rows, kind.kThreads), r, fp32_of(logsumexp));
   });
 }
 
@@ -243,7 +262,7 @@ void soft_cap(float cap, TensorView x) {
 }
 
 void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
-  start("loss_sum", ordered_sum, block_each(1, kThreads), fp32_of(losses), losses.elements(),
+  start("loss_sum", ordered_sum, block_each(1, kLossSums), fp32_of(losses), losses.elements(),
         factor, fp64_of(sum));
 }
 

@@ -1,8 +1,10 @@
-// LayerNorm and RMSNorm. Backward with the gradients of its parameters is in norm_gradients.cu
-// where rows have 16 bits; else those gradients are in row_sums.cu.
+// LayerNorm and RMSNorm; the gradients of their weights are in row_sums.cu.
 //
-// Thread mapping: a row of up to 1024 elements belongs to a warp, a wider one to a block of 256
-// threads; a thread takes every 32nd (256th) group of eight elements, the same ones in every pass.
+// Thread mapping: a row belongs to one, two, four or eight warps, the fewest of which a thread has at
+// most four groups of eight elements, the same ones in every pass; several warps are a block. Fewer
+// elements a thread mean fewer rows under way: with 256 threads to a row of 1,600 elements forward
+// took 78 us of an H200 for 16,384 rows, whose bytes take 22
+// (reports/evidence/2026-11-27-h200/speed-gpt2-xl.json).
 // Memory: x is read from device memory once and y written once. Rows of 16-bit elements up to
 // kMostGroups groups a thread stay in registers, all of their loads under way at once; of others,
 // later passes find the row in the L1 cache. Backward reads x and d_y once (d_x too where it
@@ -12,17 +14,58 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/norm_rows.cuh"
+#include "kernels/cuda/operands.h"
 #include "kernels/device/reduce.cuh"
 
 namespace plimsoll::kernels::cuda {
 
 namespace {
 
-using namespace norm;
+using device::kVector;
 using device::kWarp;
 
 constexpr int kMostGroups = 4;  // a thread's of a row in registers: 8192 elements of a block
+
+// Of a row.
+int threads_of(std::int64_t width) {
+  int threads = kWarp;
+  while (threads < kThreads && width > std::int64_t{threads} * kMostGroups * kVector) threads *= 2;
+  return threads;
+}
+
+struct Norm {
+  Span x, weight, bias;  // bias: null where there is none
+  float* statistics;
+  std::int64_t rows, width;
+  bool centred;  // LayerNorm
+  float offset;  // added to the weight
+  bool vectors;
+};
+
+struct Statistics {
+  float mean, inverse;
+};
+
+__device__ __forceinline__ Statistics saved(const Norm& n, std::int64_t row) {
+  return n.centred ? Statistics{n.statistics[2 * row], n.statistics[2 * row + 1]}
+                   : Statistics{0, n.statistics[row]};
+}
+
+// Walks the thread's groups of a row: visit(group, first column, count). kGroups: how many there
+// are at most, all of eight elements; 0: any number, and what is left at the end.
+template <int kGroups, class Visit>
+__device__ __forceinline__ void in_row(std::int64_t width, Visit visit) {
+  const std::int64_t first = std::int64_t{threadIdx.x} * kVector;
+  const std::int64_t step = std::int64_t{blockDim.x} * kVector;
+  if constexpr (kGroups > 0) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+      if (first + g * step < width) visit(g, first + g * step, kVector);
+  } else {
+    for (std::int64_t c = first; c < width; c += step)
+      visit(0, c, width - c < kVector ? static_cast<int>(width - c) : kVector);
+  }
+}
 
 // The thread's groups of one row of an operand: in registers, or where kGroups is 0 fetched anew
 // each time.
@@ -171,7 +214,8 @@ __global__ void __launch_bounds__(kThreads) norm_backward(Norm n, Span d_y_rows,
 constexpr std::size_t kSharedBytes = device::kMostWarps * sizeof(float);
 
 Grid row_grid(std::int64_t rows, std::int64_t width) {
-  if (width > kNarrow) return block_each(rows, kThreads, kSharedBytes);
+  const int threads = threads_of(width);
+  if (threads > kWarp) return block_each(rows, threads, kSharedBytes);
   constexpr int warps = kThreads / kWarp;
   Grid grid = block_each(ceil_divide(rows, warps), kThreads, kSharedBytes);
   grid.threads = dim3(kWarp, warps);
@@ -184,7 +228,7 @@ void with_groups(const Norm& n, std::initializer_list<Span> rows, Start start) {
   const bool halves = n.vectors && std::ranges::all_of(rows, [](const Span& span) {
                         return span.storage != device::Storage::fp32;
                       });
-  const std::int64_t threads = n.width > kNarrow ? kThreads : kWarp;
+  const std::int64_t threads = threads_of(n.width);
   static_assert(kMostGroups == 4);
   switch (halves ? ceil_divide(n.width, threads * kVector) : 0) {
     case 1:
@@ -251,14 +295,8 @@ void backward(const char* op, bool centred, const ConstTensorView& x,
              (!d_x || d_x.elements() == x.elements()) &&
              (!d_weight || d_weight.elements() == n.width),
          op, "gradients are as large as what they are of");
-  const bool parameters = d_weight || d_bias;
-  if (parameters && d_x && aligned({d_y, d_x})) {
-    const NormPartials sums = norm_partials(op, centred, n.width, d_weight, d_bias, partial);
-    if (gradients_in_one_pass(op, n, span_of(d_y), accumulate, span_of(d_x), sums))
-      return add_norm_partials(op, sums, n.width, d_weight, d_bias);
-  }
   // First, because d_x may be d_y.
-  if (parameters)
+  if (d_weight || d_bias)
     add_norm_gradients(op, centred, x, statistics, d_y, n.width, d_weight, d_bias, partial);
   if (!d_x) return;
   n.vectors = n.vectors && aligned({d_y, d_x});

@@ -47,18 +47,6 @@ void add_norm_gradients(const char* op, bool centred, const ConstTensorView& x,
                         std::int64_t width, const TensorView& d_weight, const TensorView& d_bias,
                         const TensorView& partial);
 
-// Partial sums [count, width] of a norm's gradients, in `partial`; null where a gradient is none.
-struct NormPartials {
-  std::int64_t count = 0;
-  float *weight = nullptr, *bias = nullptr;
-};
-NormPartials norm_partials(const char* op, bool centred, std::int64_t width,
-                           const TensorView& d_weight, const TensorView& d_bias,
-                           const TensorView& partial);
-// Adds them, one after another, to what the gradients have. In row_sums.cu.
-void add_norm_partials(const char* op, const NormPartials& sums, std::int64_t width,
-                       const TensorView& d_weight, const TensorView& d_bias);
-
 // Each part of the table stands beside its kernels.
 void add_copies(KernelTable& table);
 void add_packed(KernelTable& table);

@@ -112,7 +112,7 @@ struct Total {
 
 __global__ void __launch_bounds__(device::kWarp)
     add_partials(Total weight, Total bias, std::int64_t partials, std::int64_t width) {
-  constexpr int kAtOnce = 128;  // all that there are (models/decisions/workspace.h): one wait
+  constexpr int kAtOnce = 128;  // all that there are; some 50 are under way (registers)
   const Total t = blockIdx.y == 0 ? weight : bias;
   const std::int64_t column = device::grid_thread();
   if (column >= width) return;
@@ -166,12 +166,12 @@ void start_sums(const char* op, const RowSums& s) {
 }
 
 // Adds the partial sums of either or both to what the gradients have.
-void add_up(const char* op, const NormPartials& s, std::int64_t width, const TensorView& d_weight,
+void add_up(const char* op, const RowSums& s, const TensorView& d_weight,
             const TensorView& d_bias) {
   const Total weight{s.weight, span_of(d_weight)}, bias{s.bias, span_of(d_bias)};
-  Grid grid = block_each(ceil_divide(width, device::kWarp), device::kWarp);
+  Grid grid = block_each(ceil_divide(s.width, device::kWarp), device::kWarp);
   grid.blocks.y = s.weight && s.bias ? 2 : 1;
-  start(op, add_partials, grid, s.weight ? weight : bias, bias, s.count, width);
+  start(op, add_partials, grid, s.weight ? weight : bias, bias, s.partials, s.width);
 }
 
 std::int64_t partials_of(const char* op, const TensorView& partial, std::int64_t row) {
@@ -206,43 +206,31 @@ void bias_backward(ConstColumns d_y, TensorView d_bias, TensorView partial) {
                   .stride = d_y.stride(),
                   .first = d_y.first};
   start_sums(op, s);
-  add_up(op, {s.partials, nullptr, s.bias}, width, {}, d_bias);
+  add_up(op, s, {}, d_bias);
 }
 
 }  // namespace
-
-NormPartials norm_partials(const char* op, bool centred, std::int64_t width,
-                           const TensorView& d_weight, const TensorView& d_bias,
-                           const TensorView& partial) {
-  const std::int64_t count = partials_of(op, partial, (centred ? 2 : 1) * width);
-  float* sums = fp32_of(partial);
-  return {count, d_weight ? sums : nullptr, d_bias ? sums + count * width : nullptr};
-}
-
-void add_norm_partials(const char* op, const NormPartials& sums, std::int64_t width,
-                       const TensorView& d_weight, const TensorView& d_bias) {
-  add_up(op, sums, width, d_weight, d_bias);
-}
 
 void add_norm_gradients(const char* op, bool centred, const ConstTensorView& x,
                         const ConstTensorView& statistics, const ConstTensorView& d_y,
                         std::int64_t width, const TensorView& d_weight, const TensorView& d_bias,
                         const TensorView& partial) {
-  const NormPartials sums = norm_partials(op, centred, width, d_weight, d_bias, partial);
+  const std::int64_t count = partials_of(op, partial, (centred ? 2 : 1) * width);
+  float* sums = fp32_of(partial);
   const RowSums s{.x = span_of(x),
                   .d_y = span_of(d_y),
                   .statistics = statistics ? fp32_of(statistics) : nullptr,
                   .centred = centred,
                   .vectors = aligned_rows({x, d_y}, width),
-                  .weight = sums.weight,
-                  .bias = sums.bias,
+                  .weight = d_weight ? sums : nullptr,
+                  .bias = d_bias ? sums + count * width : nullptr,
                   .rows = x.elements() / width,
                   .width = width,
-                  .partials = sums.count,
+                  .partials = count,
                   .stride = width,
                   .first = 0};
   start_sums(op, s);
-  add_up(op, sums, width, d_weight, d_bias);
+  add_up(op, s, d_weight, d_bias);
 }
 
 void add_row_sums(KernelTable& table) {

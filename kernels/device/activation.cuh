@@ -3,6 +3,7 @@
 #pragma once
 
 #include <numbers>
+#include <type_traits>
 
 #include "kernels/device/elementwise.cuh"
 #include "kernels/layer_kernels.h"
@@ -33,15 +34,36 @@ __device__ __forceinline__ ValueAndSlope silu(float x) {
   return {x * s, s * (1 + x * (1 - s))};
 }
 
+// One of them: which it is, is the kernel's own, because a branch for each element would keep their
+// functions from being under way at once.
+template <Activation kKind>
 struct Act {
   using State = Nothing;
-  Activation kind;
-  __device__ __forceinline__ ValueAndSlope at(float x) const {
-    if (kind == Activation::gelu_tanh) return gelu_tanh(x);
-    if (kind == Activation::gelu_erf) return gelu_erf(x);
-    if (kind == Activation::silu) return silu(x);
-    return relu(x);
+  static __device__ __forceinline__ ValueAndSlope at(float x) {
+    if constexpr (kKind == Activation::gelu_tanh)
+      return gelu_tanh(x);
+    else if constexpr (kKind == Activation::gelu_erf)
+      return gelu_erf(x);
+    else if constexpr (kKind == Activation::silu)
+      return silu(x);
+    else
+      return relu(x);
   }
 };
+
+// start(std::integral_constant of the activation).
+template <class Start>
+void with_activation(Activation kind, Start start) {
+  switch (kind) {
+    case Activation::gelu_tanh:
+      return start(std::integral_constant<Activation, Activation::gelu_tanh>{});
+    case Activation::gelu_erf:
+      return start(std::integral_constant<Activation, Activation::gelu_erf>{});
+    case Activation::relu:
+      return start(std::integral_constant<Activation, Activation::relu>{});
+    case Activation::silu:
+      return start(std::integral_constant<Activation, Activation::silu>{});
+  }
+}
 
 }  // namespace plimsoll::kernels::device

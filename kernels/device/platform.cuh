@@ -1,7 +1,7 @@
 // All that device code asks of CUDA beyond the language, in one file, because there is a second one
 // of this name: tests/kernels/emulator runs the same kernels on a machine without a GPU, a fiber
 // for each thread. So kernels use nothing that is not here: the built-in indices, barriers,
-// shuffles, atomics on int32, and what follows.
+// shuffles, atomics on int32, __byte_perm, and what follows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -57,12 +57,6 @@ __device__ __forceinline__ std::uint16_t packed_bytes(float low, float high) {
 #else
   return static_cast<std::uint16_t>(narrowed<T>(high).bits << 8 | narrowed<T>(low).bits);
 #endif
-}
-
-// Bytes of `a` (0 to 3) and `b` (4 to 7), the lowest first, as the hexadecimal digits of `which` say.
-__device__ __forceinline__ std::uint32_t chosen_bytes(std::uint32_t a, std::uint32_t b,
-                                                      std::uint32_t which) {
-  return __byte_perm(a, b, which);
 }
 
 // Tensor cores: c (16 × 8, fp32) += a (16 × 16) · b (16 × 8), T bf16 or fp16. PTX ISA, "Matrix
@@ -129,29 +123,15 @@ __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(shared_words);
 }
 
-inline void check_cuda(cudaError_t status, const char* what) {
-  check(status == cudaSuccess, ErrorKind::device,
-        [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
-}
-
-// Bytes of shared memory that a block may ask for: 227 KB on sm_90, 99 KB on sm_86 and sm_89. No
-// result may depend on it, only how much is under way at once.
-inline std::size_t most_shared_bytes() {
-  static const int bytes = [] {
-    int device = 0, found = 0;
-    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-    check_cuda(
-        cudaDeviceGetAttribute(&found, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-        "cudaDevAttrMaxSharedMemoryPerBlockOptin");
-    return found;
-  }();
-  return static_cast<std::size_t>(bytes);
-}
-
 struct Grid {
   dim3 blocks, threads;
   std::size_t shared_bytes = 0;
 };
+
+inline void check_cuda(cudaError_t status, const char* what) {
+  check(status == cudaSuccess, ErrorKind::device,
+        [&] { return std::string(what) + ": " + cudaGetErrorString(status); });
+}
 
 // Queues a kernel on the thread's stream. An empty grid is no launch.
 template <class... Parameters, class... Arguments>

@@ -1,4 +1,6 @@
+#include <array>
 #include <limits>
+#include <numeric>
 
 #include "kernels/host/blocks.h"
 #include "kernels/host/soft_cap.h"
@@ -113,9 +115,10 @@ void soft_cap(float cap, TensorView x) {
 
 void loss_sum(ConstTensorView losses, double factor, TensorView sum) {
   const float* loss = fp32_of(losses);
-  double all = 0;
-  for (std::int64_t r = 0; r < losses.elements(); ++r) all += loss[r];
-  *fp64_of(sum) += factor * all;
+  std::array<double, kLossSums> sums{};
+  for (std::int64_t r = 0; r < losses.elements(); ++r)
+    sums[static_cast<std::size_t>(r % kLossSums)] += loss[r];
+  *fp64_of(sum) += factor * std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace

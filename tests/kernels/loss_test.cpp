@@ -109,4 +109,16 @@ TEST_CASE("losses are summed in fp64 and added to what is there") {
   CHECK(sum.at(0) == 2 * 16777217.0 + 0.5);
 }
 
+// 256 sums, and then these: 2^60 and -2^60 meet before 1 is added, which one sum would lose.
+TEST_CASE("losses 256 rows apart are summed first") {
+  Tensor losses({600}, DType::fp32, 0.0);
+  losses.set(0, 0x1p60);
+  losses.set(1, 1);
+  losses.set(256, -0x1p60);
+  losses.set(599, 0.5);
+  Tensor sum({1}, DType::fp64, 0.0);
+  k.loss_sum(losses, 1, sum);
+  CHECK(sum.at(0) == 1.5);
+}
+
 }  // namespace plimsoll::kernels::test

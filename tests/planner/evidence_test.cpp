@@ -80,13 +80,18 @@ std::int64_t outside_of(const json& measured) {
 const std::map<std::string, double> kReservedElsewhere = {{"0.5b-mixed", 15.5},
                                                           {"8b-bf16-full", -2.6}};
 
+models::Gpu gpu_of(const json& measured) {
+  const std::string name = measured["environment"]["device"]["name"];
+  return models::find_gpu(name == "NVIDIA H200" ? "h200-sxm-141gb" : "h100-sxm-80gb");
+}
+
 // Percent by which a planned step, without the exchange that one GPU does not have, is slower.
 double slower(const json& measured, const models::Strategy& strategy) {
   const json& config = measured["workload"]["model"];
   const std::string name = config["name"];
   const models::ModelSpec model = models::read_model(config["config"].dump(), name, name, {});
   models::ClusterSpec cluster;
-  cluster.gpu = models::find_gpu("h100-sxm-80gb");
+  cluster.gpu = gpu_of(measured);
   const planner::TimeModel model_of(planner::model_parts(model, strategy), cluster);
   const planner::StepTime time = model_of(strategy, tests::batch_of(measured["workload"]));
   return 100 *

@@ -144,7 +144,7 @@ TEST_CASE(
   REQUIRE(own.range);
   CHECK(own.range->low == Bytes(569758720 - 2643968));
   CHECK(own.range->high == Bytes(569758720 + 2643968));
-  CHECK(models::calibrations_of("h200-sxm-141gb").empty());
+  CHECK(models::calibrations_of("h200-nvl-141gb").empty());
 }
 
 TEST_CASE("the high end adds what runs reserved beyond their plans: 5 %, of DeepSpeed 14.8 %") {

@@ -1,6 +1,9 @@
 // Model states of our own runtime: closed forms, padding, what a rank keeps.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "models/model_catalog.h"
 #include "planner/plan.h"
 #include "planner/stacks/plimsoll/stack.h"
@@ -96,6 +99,19 @@ TEST_CASE("AdamW in 8 bits keeps 2 bytes and 2 / 64 of an fp32 scale") {
   CHECK(states(model, s).optimizer == Bytes(147 * (256 * 2 + 2 * 4)));
   s.optimizer = models::Optimizer::lion8bit;
   CHECK(states(model, s).optimizer == Bytes(147 * (256 + 4)));
+}
+
+// Scale and factor of a linear's input, and 16 bytes on those of its weight: 32 bytes each. Llama
+// has seven in a layer.
+TEST_CASE("scales of 8 bits that stay for backward are one tensor of all linears") {
+  models::Strategy strategy;
+  strategy.precision = Precision::fp8_mixed;
+  const Planned p = planned(small_llama(3), strategy, {.seq_len = 16});
+  const auto scales = std::ranges::find(p.program.tensors, std::string_view("float8.scales"),
+                                        [](const auto& t) { return std::string_view(t.name); });
+  REQUIRE(scales != p.program.tensors.end());
+  CHECK(scales->bytes == Bytes(3 * 7 * 32));
+  CHECK(scales->category == models::Category::workspace);
 }
 
 TEST_CASE("a part of less than 4,096 elements keeps fp32, whatever the stage and the precision") {

@@ -106,7 +106,7 @@ TEST_CASE("what is cast to 8 bits, by hand") {
     }
   }
   CHECK(found == expected);
-  CHECK(scales == (4 + 7) + (4 + 7 + 7));
+  CHECK(scales == 7);  // of the results' gradients
   // What is saved is what bf16 saves.
   CHECK(saved(small_llama(2), s) == saved(small_llama(2), bf16_strategy()));
 }

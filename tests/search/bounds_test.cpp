@@ -18,6 +18,7 @@
 using namespace plimsoll;
 using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
+using tests::scope_of;
 
 namespace {
 
@@ -38,19 +39,6 @@ models::ModelSpec deep(std::int64_t layers) {
           "tie_word_embeddings": true, "num_hidden_layers": )" +
           std::to_string(layers) + "}",
       "deep", "test", {});
-}
-
-Scope scope_of(const models::ModelSpec& model, std::int64_t gpus, std::int64_t seq_len,
-               Bytes memory) {
-  Scope scope;
-  scope.base.model = &model;
-  scope.base.cluster.gpu = models::find_gpu("a100-40gb");
-  scope.base.cluster.memory = memory;
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
-  scope.fixed = {"gpus", "optimizer-impl"};
-  scope.most_concession = kMostWithoutPacking;
-  return scope;
 }
 
 struct Seen {
@@ -301,7 +289,7 @@ TEST_CASE("a card that is one byte too small is too small, by that byte") {
 TEST_CASE(
     "the longest sequence of a global batch is of the rows at a time that are given, else one") {
   const models::ModelSpec model = models::catalog_model("gpt2");
-  Scope scope = tests::scope_of(model, "4090", 2, 512);
+  Scope scope = scope_of(model, "4090", 2, 512);
   scope.fixed = {"gpus"};
   scope.objective = Objective::context;
   scope.only = {{"stack", {"pytorch"}}, {"recompute", {"full"}}};

@@ -10,10 +10,12 @@
 #include "models/model_reader.h"
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
+#include "tests/search/scope_of.h"
 
 using namespace plimsoll;
 using namespace plimsoll::planner;
 using namespace plimsoll::planner::search;
+using tests::scope_of;
 
 namespace {
 
@@ -25,18 +27,6 @@ const models::ModelSpec& wide() {
           "max_position_embeddings": 2048, "tie_word_embeddings": true})",
       "wide", "test", {});
   return model;
-}
-
-Scope scope_of(std::int64_t gpus, std::int64_t seq_len, Bytes memory) {
-  Scope scope;
-  scope.base.model = &wide();
-  scope.base.cluster.gpu = models::find_gpu("a100-40gb");
-  scope.base.cluster.memory = memory;
-  scope.base.strategy.gpus = scope.gpus = gpus;
-  scope.base.batch.seq_len = seq_len;
-  scope.fixed = {"gpus", "optimizer-impl"};
-  scope.most_concession = kMostWithoutPacking;
-  return scope;
 }
 
 struct Size {
@@ -109,7 +99,7 @@ TEST_CASE("rejected one by one, a family's points are all that fit") {
     for (const std::optional<std::int64_t> global_batch :
          {std::optional<std::int64_t>(), std::optional<std::int64_t>(192)})
       for (const std::int64_t gpus : {std::int64_t{1}, std::int64_t{4}}) {
-        Scope scope = scope_of(gpus, 128, 3500_MiB);
+        Scope scope = scope_of(wide(), gpus, 128, 3500_MiB);
         scope.objective = objective;
         scope.global_batch = global_batch;
         const auto [fit, not_fit] = hold(scope, 61);
@@ -122,7 +112,7 @@ TEST_CASE("rejected one by one, a family's points are all that fit") {
 // In pure bf16 FSDP2 holds a micro-batch's gradients beside the sum of those before, but in the
 // first and the last: three micro-batches of two rows need more than two of three.
 TEST_CASE("two micro-batches may fit where three with fewer rows do not") {
-  Scope scope = scope_of(4, 16, 8_GiB);
+  Scope scope = scope_of(wide(), 4, 16, 8_GiB);
   scope.global_batch = 24;
   scope.only = {{"precision", {"bf16"}}, {"zero", {"3"}},        {"shard-group", {"all"}},
                 {"stack", {"pytorch"}},  {"kernels", {"liger"}}, {"recompute", {"full"}},
@@ -154,7 +144,7 @@ TEST_CASE("two micro-batches may fit where three with fewer rows do not") {
 // has positions for.
 TEST_CASE("of sizes the largest that fits is found, and rejected, the next smaller one") {
   for (const Objective objective : {Objective::batch, Objective::context}) {
-    Scope scope = scope_of(1, 64, 3_GiB);
+    Scope scope = scope_of(wide(), 1, 64, 3_GiB);
     scope.objective = objective;
     scope.base.batch.micro_batch = objective == Objective::context ? 12 : 1;
     const Space space(scope);

@@ -17,4 +17,14 @@ inline planner::search::Scope scope_of(const models::ModelSpec& model, const cha
   return scope;
 }
 
+// On A100s of 40 GB that have `memory`, all named alike and without packed bases.
+inline planner::search::Scope scope_of(const models::ModelSpec& model, std::int64_t gpus,
+                                       std::int64_t seq_len, Bytes memory) {
+  planner::search::Scope scope = scope_of(model, "a100-40gb", gpus, seq_len);
+  scope.base.cluster.memory = memory;
+  scope.fixed = {"gpus", "optimizer-impl"};
+  scope.most_concession = planner::search::kMostWithoutPacking;
+  return scope;
+}
+
 }  // namespace plimsoll::tests

@@ -367,7 +367,8 @@ void write_messages(const ModelParts& parts, const models::Strategy& strategy, M
   models::Strategy whole = strategy;
   whole.data.shard_group = 0;
   // Modules fetch for themselves, in a checkpoint of several layers too.
-  if (pytorch::repeats_layers(whole.recompute)) whole.recompute = {models::RecomputeKind::full, 1};
+  if (models::decisions::recomputes_layers(whole.recompute.kind))
+    whole.recompute = {models::RecomputeKind::full, 1};
   models::StepProgram program;
   step_writer(program, parts, whole, {}, {}, engine_of(whole))->write_messages(out);
 }

@@ -35,6 +35,15 @@ std::int64_t packed_bytes(const Parameter& weight) {
   return checked_add(bytes, aligned(flat(s.offsets, DType::fp32)));
 }
 
+// Of all linears of all layers (models/decisions/float8.h).
+std::int64_t float8_scale_words(const ModelParts& parts) {
+  std::int64_t linears = 0;
+  for (const LayerRun& run : parts.runs)
+    for (std::int64_t i = 0; i < run.count; ++i)
+      linears += run.pattern[static_cast<std::size_t>(i) % run.pattern.size()].block->linears;
+  return checked_multiply(linears, decisions::kFloat8ScaleWords);
+}
+
 }  // namespace
 
 // Elements of each flat part: tensors aligned, the part padded to a multiple of shards.
@@ -199,14 +208,6 @@ void StepWriter::declare_states() {
   declare_fixed();
 }
 
-std::int64_t StepWriter::float8_scale_words() const {
-  std::int64_t linears = 0;
-  for (const LayerRun& run : parts_.runs)
-    for (std::int64_t i = 0; i < run.count; ++i)
-      linears += run.pattern[static_cast<std::size_t>(i) % run.pattern.size()].block->linears;
-  return checked_multiply(linears, decisions::kFloat8ScaleWords);
-}
-
 // What stays beside the model's states.
 void StepWriter::declare_fixed() {
   const auto fixed = [&](const char* name, SymBytes bytes, Category category) {
@@ -221,7 +222,8 @@ void StepWriter::declare_fixed() {
     fixed(decisions::kRotaryTable, table, Category::workspace);
   if (d_.has_both_rotaries()) fixed(decisions::kLocalRotaryTable, table, Category::workspace);
   if (regime_.float8)
-    fixed(decisions::kFloat8Scales, flat(float8_scale_words(), DType::fp32), Category::workspace);
+    fixed(decisions::kFloat8Scales, flat(float8_scale_words(parts_), DType::fp32),
+          Category::workspace);
   fixed(decisions::kWorkspace, workspace(), Category::workspace);
   fixed(decisions::kScalarBlock, decisions::kScalars, Category::workspace);
   if (stages_sums_ && sharding_.reduces())

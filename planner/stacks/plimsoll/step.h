@@ -51,7 +51,6 @@ class StepWriter {
   SymInt loss_chunks() const;
   void declare_unit(Unit& unit, std::int64_t copies);
   void begin_unit(Unit& unit, bool last_of_checkpoint);
-  std::int64_t float8_scale_words() const;
   SymBytes workspace();
   Bytes workspace_of_any_batch() const;
   template <class Visit>

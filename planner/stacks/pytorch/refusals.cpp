@@ -235,7 +235,8 @@ void refuse_behind(const models::ModelSpec& model, const models::Strategy& s) {
 // it runs again in the backward: rotary tables in fp32 make other dtypes then.
 void refuse_cast_tables(const models::ModelSpec& model, const models::Strategy& s) {
   const bool casts = s.data.zero >= 2 && s.data.fsdp_version == 2 && is_mixed(s.precision);
-  check(!casts || !model.decoder || !model.decoder->fp32_rotary || !repeats_layers(s.recompute),
+  check(!casts || !model.decoder || !model.decoder->fp32_rotary ||
+            !models::decisions::recomputes_layers(s.recompute.kind),
         ErrorKind::unsupported, [&] {
           return "--recompute with " + model.model_type +
                  " under FSDP2 in mixed precision: PyTorch ends it with a CheckpointError (rotary "

@@ -1,6 +1,7 @@
 // What a strategy does not say of eager PyTorch's step.
 #pragma once
 
+#include "models/decisions/layer.h"
 #include "models/run_spec.h"
 #include "planner/program/work.h"
 #include "planner/stacks/pytorch/kernels.h"
@@ -20,14 +21,10 @@ struct BlasWorkspaces {
   Bytes forward, backward, lt, lt_start;
 };
 
-// Whole layers; selective recomputation is the layer's own matter.
-inline bool repeats_layers(const models::Recompute& recompute) {
-  return recompute.kind != models::RecomputeKind::none &&
-         recompute.kind != models::RecomputeKind::selective;
-}
 // Whether autograd's thread multiplies by cuBLASLt, too: in what is run again, and in float8.
 inline bool both_use_lt(const models::Strategy& strategy) {
-  return repeats_layers(strategy.recompute) || strategy.precision == models::Precision::fp8_mixed;
+  return models::decisions::recomputes_layers(strategy.recompute.kind) ||
+         strategy.precision == models::Precision::fp8_mixed;
 }
 inline Bytes workspaces_in_all(const BlasWorkspaces& blas, const models::Strategy& strategy) {
   const Bytes lt = blas.lt * (both_use_lt(strategy) ? 2 : 1);

@@ -328,7 +328,8 @@ void write_messages(const ModelParts& parts, const models::Strategy& strategy, M
   set_loop(rules, parts.decoder, strategy);
   models::Strategy s = strategy;
   // Checkpoints of several layers gather as those of one; what is kept by op is not sent again.
-  if (repeats_layers(s.recompute) && s.tp == 1) s.recompute = {models::RecomputeKind::full, 1};
+  if (models::decisions::recomputes_layers(s.recompute.kind) && s.tp == 1)
+    s.recompute = {models::RecomputeKind::full, 1};
   step_writer(program, parts, s, {}, rules)->write_messages(out);
 }
 

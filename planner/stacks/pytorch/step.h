@@ -28,7 +28,9 @@ struct Step {
 
   bool compiles() const { return strategy.compile == models::Compile::block; }  // each layer
   // By checkpoints around layers; inside a compiled one they are the graph's matter.
-  bool recomputes() const { return !compiles() && repeats_layers(strategy.recompute); }
+  bool recomputes() const {
+    return !compiles() && models::decisions::recomputes_layers(strategy.recompute.kind);
+  }
   bool recomputes(const Run& run) const { return recomputes() && run.recomputed; }
   // What the forward of a run's layer saves: of a checkpoint, what outlives it.
   const LayerSaved& saved_by_forward(const Run& run, std::size_t j) const {

@@ -28,13 +28,7 @@ void for_norms(Visit visit) {
         CAPTURE(name_of(dtype));
         CAPTURE(width);
         CAPTURE(centred);
-        // More than three blocks have at once, where they have several.
-        const bool many = width == 8 || width == 504 || width == 1032;
-        visit(NormCase{many            ? 61
-                       : width < 100   ? 21
-                       : width == 4096 ? 13
-                                       : 5,
-                       width, dtype, centred});
+        visit(NormCase{width == 8 ? 61 : width < 100 ? 21 : 5, width, dtype, centred});
       }
 }
 

@@ -147,6 +147,15 @@ TEST_CASE("losses and gradients of logits are the host's; their sum has its bits
     }
 }
 
+TEST_CASE("many losses are summed in the host's order") {
+  for (const std::int64_t rows : {255, 256, 257, 3000}) {
+    const Twins t =
+        twins({drawn({rows}, DType::fp32, 5), Tensor({1}, DType::fp64, 0.25)},
+              [](const KernelTable& k, const Views& v) { k.loss_sum(v[0], 0.1, v[1]); });
+    CHECK(t.cuda[1] == t.host[1]);
+  }
+}
+
 TEST_CASE("a loss without a gradient is the same and leaves the logits alone") {
   for (const DType dtype : kStorage)
     for (const std::int64_t width : {8, 50, 4099}) {

@@ -64,7 +64,7 @@ void BlockTracer::number_inputs() {
   std::size_t before = 0;
   for (auto at = q_.plan.nodes.begin(); at != q_.plan.nodes.end() && !reads(*at); ++at)
     before += at->linear != nullptr || at->norm != nullptr;
-  const bool first = pytorch::repeats_layers(q_.recompute);
+  const bool first = models::decisions::recomputes_layers(q_.recompute.kind);
   table_ = first ? 1 : 1 + before;
   next_ = first ? 2 : 1;
 }
@@ -309,7 +309,7 @@ void BlockTracer::node(const NodePlan& at) {
 // A checkpoint around the layer is traced with it: everything is computed again but what its policy
 // keeps. torchtitan's: attention and the GEMMs without biases, every second one.
 void BlockTracer::set_checkpoint() {
-  if (!pytorch::repeats_layers(q_.recompute)) return;
+  if (!models::decisions::recomputes_layers(q_.recompute.kind)) return;
   t_.set_policy(Policy::recompute);
   if (q_.recompute.kind != RecomputeKind::ops) return;
   t_.keep_attention(true);

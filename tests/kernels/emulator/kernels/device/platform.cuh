@@ -36,6 +36,15 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
+// CUDA math API: the bytes of `a` (0 to 3) and `b` (4 to 7) that four hexadecimal digits choose.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  std::uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i)
+    chosen |= static_cast<std::uint32_t>(both >> 8 * (which >> 4 * i & 7u) & 0xffu) << 8 * i;
+  return chosen;
+}
+
 namespace plimsoll::kernels::device {
 
 inline constexpr int kWarp = 32;
@@ -55,14 +64,6 @@ std::uint32_t packed(float low, float high) {
 template <class T>
 std::uint16_t packed_bytes(float low, float high) {
   return static_cast<std::uint16_t>(narrowed<T>(high).bits << 8 | narrowed<T>(low).bits);
-}
-
-inline std::uint32_t chosen_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t which) {
-  const std::uint64_t both = std::uint64_t{b} << 32 | a;
-  std::uint32_t chosen = 0;
-  for (int i = 0; i < 4; ++i)
-    chosen |= static_cast<std::uint32_t>(both >> 8 * (which >> 4 * i & 7u) & 0xffu) << 8 * i;
-  return chosen;
 }
 
 // Fragments as kernels/device/platform.cuh describes them.
@@ -128,10 +129,6 @@ inline void wait_for_copies() {
 template <class T>
 T* dynamic_shared() {
   return reinterpret_cast<T*>(emulator::shared_memory());
-}
-
-inline std::size_t most_shared_bytes() {
-  return emulator::kMostShared;
 }
 
 struct Grid {
