@@ -51,7 +51,7 @@ const char* package_name(const Engine& engine) {
 const char* stay(const Engine& engine, const models::Strategy& s) {
   if (engine.packed_copy == PackedCopy::module)
     return "beside the module's own copy: the base is whole on each GPU, too";
-  return pytorch::repeats_layers(s.recompute) && s.use_reentrant.value_or(false)
+  return models::decisions::recomputes_layers(s.recompute.kind) && s.use_reentrant.value_or(false)
              ? "stay from a checkpoint's second forward to the backward's end: all of them, by then"
              : "stay from the forward until the loss goes, with autograd's nodes: all of them";
 }
