@@ -18,11 +18,12 @@ std::string packed_base_text(const models::Strategy& s) {
                      : models::kbit_prepared(s)   ? ", the rest in fp32 (kbit-prep)"
                                                   : "");
 }
-// DeepSpeed's engine casts the whole module, adapters too, where it is not sharded yet.
+// DeepSpeed's engine casts the whole module, adapters too, where it is not sharded yet: a packed
+// base is not before the engine takes it.
 models::Lora as_trained(const models::Strategy& s) {
   models::Lora lora = *s.lora;
   using models::Precision;
-  if (s.stack != models::Stack::deepspeed || s.data.zero == 3) return lora;
+  if (s.stack != models::Stack::deepspeed || (s.data.zero == 3 && !s.quantize)) return lora;
   if (s.precision == Precision::bf16_mixed || s.precision == Precision::bf16)
     lora.dtype = DType::bf16;
   if (s.precision == Precision::fp16_mixed) lora.dtype = DType::fp16;

@@ -1,9 +1,9 @@
 // LayerNorm and RMSNorm; the gradients of their weights are in row_sums.cu.
 //
-// Thread mapping: a row belongs to one, two, four or eight warps, the fewest of which a thread has at
-// most four groups of eight elements, the same ones in every pass; several warps are a block. Fewer
-// elements a thread mean fewer rows under way: with 256 threads to a row of 1,600 elements forward
-// took 78 us of an H200 for 16,384 rows, whose bytes take 22
+// Thread mapping: a row belongs to one, two, four or eight warps, the fewest of which a thread has
+// at most four groups of eight elements, the same ones in every pass; several warps are a block.
+// Fewer elements a thread mean fewer rows under way: with 256 threads to a row of 1,600 elements
+// forward took 78 us of an H200 for 16,384 rows, whose bytes take 22
 // (reports/evidence/2026-11-27-h200/speed-gpt2-xl.json).
 // Memory: x is read from device memory once and y written once. Rows of 16-bit elements up to
 // kMostGroups groups a thread stay in registers, all of their loads under way at once; of others,
