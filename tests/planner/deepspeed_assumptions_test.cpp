@@ -166,3 +166,19 @@ TEST_CASE("DeepSpeed's own estimate stands beside the plan's states where it is 
   // Stage 3: a third of each parameter, 342 in all, five times over; and all, which are small.
   CHECK(said(3, planned, plain) == std::to_string(5 * 1536 + 4096) + " derived");
 }
+
+// tests/golden has no run of it: the two that were measured are in the stack's README.
+TEST_CASE("frozen weights that reentrant checkpoints hold under ZeRO-3 are said to be missing") {
+  const auto adapted = [](Strategy& s) {
+    mixed(s);
+    s.lora = models::Lora{.rank = 2};
+    s.recompute.kind = models::RecomputeKind::full;
+  };
+  const auto reentrant = [&](Strategy& s) { adapted(s), s.use_reentrant = true; };
+  const std::string what = "frozen weights held";
+  CHECK(said_of_llama(3, 2, what, reentrant) == "\"peak 2 %, reserved 48 % too low\" assumed");
+  CHECK(said_of_llama(3, 2, what, adapted).empty());
+  CHECK(said_of_llama(2, 2, what, reentrant).empty());
+  CHECK(said_of_llama(3, 1, what, reentrant).empty());
+  CHECK(said_of_llama(3, 2, what, [&](Strategy& s) { reentrant(s), s.lora.reset(); }).empty());
+}
