@@ -110,6 +110,24 @@ class Planning(Folder):
         outcome, document = check.with_role("judge", (check.PASSED, {"status": 0}))
         self.assertEqual((outcome, document), ("passed", {"role": "judge", "status": 0}))
 
+    def largest(self, seconds_of_a_micro_batch, fits=True):
+        """Micro-batches of a step in the largest plan, where a plan is what these say."""
+        def plan_of(_, arguments):
+            micro_batches = int(arguments[arguments.index("--grad-accum") + 1])
+            return {"fits": fits, "time": {"step_seconds": micro_batches * seconds_of_a_micro_batch}}
+        with mock.patch.object(check, "plan_of", plan_of):
+            arguments, _ = check.largest_plan(check.Machine(BUILD, self.out), "gpt2", 1024, [])
+        return int(arguments[arguments.index("--grad-accum") + 1])
+
+    def test_a_long_step_has_fewer_micro_batches(self):
+        self.assertEqual(self.largest(0.75), 16)  # 12 s
+        self.assertEqual(self.largest(0.76), 8)
+        self.assertEqual(self.largest(100), 4)
+
+    def test_a_model_that_does_not_fit_is_skipped(self):
+        with self.assertRaisesRegex(check.Missing, "not even one sequence"):
+            self.largest(1, fits=False)
+
     def test_every_command_line_is_one_that_the_planner_answers(self):
         if not (BUILD / check.PROGRAMS["plimsoll"]).is_file():
             self.skipTest("no built program")
