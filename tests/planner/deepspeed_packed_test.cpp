@@ -103,3 +103,17 @@ TEST_CASE("tiles of TRL's head under the engine") {
   CHECK(others.runs == 18);
   CHECK(others.exact == 17);  // draw-00: 4 KiB
 }
+
+// tests/golden/deepspeed_reentrant.json, of tools/oracle/deepspeed_reentrant_cases.json: LoRA over
+// a base that is not packed, the same step behind both kinds of checkpoints. A known gap, which a
+// plan names ("frozen weights held").
+TEST_CASE("frozen weights that reentrant checkpoints hold under ZeRO-3 are missing in a plan") {
+  const json runs = deepspeed_runs("/deepspeed_reentrant.json");
+  REQUIRE(runs.size() == 2);
+  const tests::RunErrors let_go = tests::errors_of(runs[0], tests::plan_run(runs[0]));
+  CHECK(std::abs(let_go.peak) < 0.002);
+  CHECK(std::abs(let_go.reserved) < 0.02);
+  const tests::RunErrors held = tests::errors_of(runs[1], tests::plan_run(runs[1]));
+  CHECK(held.peak == doctest::Approx(-0.0235).epsilon(0.05));
+  CHECK(held.reserved == doctest::Approx(-0.3247).epsilon(0.05));
+}
