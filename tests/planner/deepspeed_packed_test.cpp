@@ -114,6 +114,6 @@ TEST_CASE("frozen weights that reentrant checkpoints hold under ZeRO-3 are missi
   CHECK(std::abs(let_go.peak) < 0.002);
   CHECK(std::abs(let_go.reserved) < 0.02);
   const tests::RunErrors held = tests::errors_of(runs[1], tests::plan_run(runs[1]));
-  CHECK(held.peak == doctest::Approx(-0.0235).epsilon(0.05));
-  CHECK(held.reserved == doctest::Approx(-0.3247).epsilon(0.05));
+  CHECK(std::abs(held.peak + 0.0235) < 0.001);
+  CHECK(std::abs(held.reserved + 0.3247) < 0.015);
 }
