@@ -1,12 +1,20 @@
-// Frozen weights in 4 bits: a code for each value, and for each block of values a scale, the
-// largest of their magnitudes; doubly quantized, these scales less their mean are in 8 bits, in
-// blocks of their own.
+// Frozen weights in 4 or 8 bits: a code for each value, and a scale for each block of values.
+//
+// NF4: a block's scale is the largest of its magnitudes; doubly quantized, these scales less their
+// mean are in 8 bits, in blocks of their own.
 //
 // Dettmers, Pagnoni, Holtzman, Zettlemoyer, "QLoRA: Efficient Finetuning of Quantized LLMs", arXiv
 // 2305.14314. Bytes and scales are those of bitsandbytes 0.50.2's portable backend (functional.py,
 // quantize_4bit; backends/default/ops.py). Its CUDA kernels multiply by the inverse of the scale in
 // a last block that is not full too, and its compiled CPU library looks codes of 8 bits up in a
 // table of cells.
+//
+// Symmetric 8 bits: a block is a row of the matrix, and its largest magnitude is 127. Bytes and
+// scales are LLM.int8()'s (Dettmers et al., arXiv 2208.07339; backends/default/ops.py,
+// int8_vectorwise_quant with no threshold; int8_vectorwise_dequant).
+// Affine 8 bits: a block's range, stretched to hold 0, is cut into 255 steps, and 0 is a code of
+// its own (Jacob et al., "Quantization and Training of Neural Networks for Efficient
+// Integer-Arithmetic-Only Inference", arXiv 1712.05877, equations 1 and 13).
 #pragma once
 
 #include <array>
@@ -19,6 +27,7 @@ namespace plimsoll::kernels {
 
 inline constexpr std::int64_t kPackedBlock = 64;  // values that share a scale
 inline constexpr std::int64_t kScaleBlock = 256;  // scales that share a scale of their own
+inline constexpr float kByteLevels = 127, kAffineSteps = 255;
 
 // What the codes 0 to 15 stand for, ascending: quantiles of the standard normal distribution
 // (functional.py, get_4bit_type).
@@ -41,17 +50,24 @@ inline constexpr std::array<float, 16> kNf4{
     1.0f,
 };
 
-// Of n values. Two to a byte, the first in its high half.
+// Of n values in blocks of `block`.
 struct PackedWeight {
-  ConstTensorView codes;  // uint8 [ceil(n / 2)]
-  ConstTensorView scales;  // fp32 [ceil(n / kPackedBlock)], or uint8: codes of kSignedMap
+  // NF4: uint8 [ceil(n / 2)], two to a byte, the first in its high half. Symmetric: int8 [n].
+  // Affine: uint8 [n].
+  ConstTensorView codes;
+  ConstTensorView scales;  // fp32 [ceil(n / block)], or uint8: codes of kSignedMap (NF4)
   // Of scales in 8 bits, fp32: [ceil(scales / kScaleBlock)], and [1], added to all. Else none.
-  ConstTensorView scale_scales, offset;
+  ConstTensorView scale_scales = {}, offset = {};
+  ConstTensorView zeros = {};  // affine: the code that stands for 0, uint8 [ceil(n / block)]
+  std::int64_t block = kPackedBlock;  // of NF4 kPackedBlock
+
+  bool of_bytes() const { return codes.dtype == DType::int8 || zeros; }
 };
 
 struct PackedKernels {
-  // to[i] = level(code i) · scale, in fp32, rounded once to `to`'s dtype; a scale in 8 bits is
-  // value(code) · scale_scale + offset, each rounded.
+  // In fp32, rounded once to `to`'s dtype. NF4: to[i] = level(code i) · scale; a scale in 8 bits is
+  // value(code) · scale_scale + offset, each rounded. Symmetric: code · scale · (1 / 127), each
+  // rounded. Affine: (code − zero) · scale.
   void (*dequantize)(const PackedWeight& weight, TensorView to);
 };
 
@@ -64,5 +80,12 @@ void pack_nf4(std::span<const float> values, std::span<std::uint8_t> codes,
 // depends on the processor, and may differ in the last bit.
 void pack_scales(std::span<const float> scales, std::span<std::uint8_t> codes,
                  std::span<float> scale_scales, float& offset);
+// Of rows of `row` values; codes: of n values n. A row of zeros has a scale of 0. Half-way values
+// go to the even code.
+void pack_int8(std::span<const float> values, std::int64_t row, std::span<std::int8_t> codes,
+               std::span<float> scales);
+// Of blocks of `block` values, the last one of what is left. A block of zeros has a scale of 0.
+void pack_affine(std::span<const float> values, std::int64_t block, std::span<std::uint8_t> codes,
+                 std::span<float> scales, std::span<std::uint8_t> zeros);
 
 }  // namespace plimsoll::kernels

@@ -8,7 +8,8 @@
 namespace plimsoll::models {
 
 bool packs_with_bitsandbytes(const PackedStorage& storage) {
-  return storage.gemm == PackedGemm::dequantizes || storage.gemm == PackedGemm::int8;
+  return storage.in_packages &&
+         (storage.gemm == PackedGemm::dequantizes || storage.gemm == PackedGemm::int8);
 }
 
 bool packs_with_bitsandbytes(const Strategy& strategy) {

@@ -328,7 +328,7 @@ constexpr Option kPlanOptions[] = {
     of_adapters("use-dora", "YES|NO", "PEFT's weight-decomposed adapters (no)",
                 "strategy/lora/use_dora"),
     Option{"quantize", "KIND", "Adapters",
-           "nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack "
+           "nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs "
            "the frozen base"}
         .of_step_at("strategy/quantize")
         .fixing("adapters", "quantize"),

@@ -48,6 +48,10 @@ std::vector<PackedTensor> packed_tensors(const PackedStorage& of, PackedShape we
             {".zero_point", Count(weight.out), DType::int8}};
   if (of.block == 0) return {{"", Count(n), DType::int8}, {".SCB", Count(weight.out), of.scale}};
   const std::int64_t blocks = ceil_divide(n, of.block);
+  if (of.affine)
+    return {{"", Count(n), DType::uint8},
+            {".scale", Count(blocks), of.scale},
+            {".zero", Count(blocks), DType::uint8}};
   // quantize_4bit, cuda: (n + 1) // (2 * itemsize) elements.
   const std::int64_t packed = (n + 1) / (bits(held_in) / of.bits);
   std::vector<PackedTensor> all{{"", Count(packed), held_in},

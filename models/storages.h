@@ -50,15 +50,19 @@ struct PackedStorage {
   std::string_view type;  // transformers' BitsAndBytesConfig: bnb_4bit_quant_type
   std::string_view refusal = {};  // why it is not planned; none: it is
   bool in_runtime = false;  // our own has kernels for it (kernels/packed_weights.h)
+  bool in_packages = true;  // stacks pytorch and deepspeed have it
+  bool affine = false;  // beside each scale stands the code of 0, in 8 bits
   // A checkpoint's: a block is inputs of one output; beside the scales stand packed zero points,
   // and with GPTQ each input's group (desc_act or not).
   bool grouped = false;
   bool converts_bias = true;  // to what it computes in; else a bias stays as it was loaded
 
   bool doubly_quantized() const { return scale_block > 0; }
+  // Values that share a scale in a matrix of `columns`.
+  std::int64_t block_of(std::int64_t columns) const { return block > 0 ? block : columns; }
 };
 
-inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
+inline constexpr std::array<PackedStorage, 13> kPackedStorages{{
     {.name = "nf4", .type = "nf4", .in_runtime = true},
     {.name = "nf4-dq",
      .scale = DType::uint8,
@@ -68,7 +72,20 @@ inline constexpr std::array<PackedStorage, 12> kPackedStorages{{
      .type = "nf4",
      .in_runtime = true},
     {.name = "fp4", .type = "fp4"},
-    {.name = "int8", .bits = 8, .gemm = PackedGemm::int8, .block = 0, .table = 0},
+    {.name = "int8",
+     .bits = 8,
+     .gemm = PackedGemm::int8,
+     .block = 0,
+     .table = 0,
+     .in_runtime = true},
+    // Of the runtime alone, in blocks of 256 as Q-GaLore has them (Zhang et al., arXiv 2407.08296).
+    {.name = "int8-affine",
+     .bits = 8,
+     .block = 256,
+     .table = 0,
+     .in_runtime = true,
+     .in_packages = false,
+     .affine = true},
     {.name = "gptq",
      .gemm = PackedGemm::gptq,
      .block = 128,

@@ -57,7 +57,8 @@ double bytes_of(const kernels::OptimizerTensors& t) {
          bytes_of(t.gradient);
 }
 double bytes_of(const kernels::PackedWeight& w) {
-  return bytes_of(w.codes) + bytes_of(w.scales) + bytes_of(w.scale_scales) + bytes_of(w.offset);
+  return bytes_of(w.codes) + bytes_of(w.scales) + bytes_of(w.scale_scales) + bytes_of(w.offset) +
+         bytes_of(w.zeros);
 }
 double bytes_of(const kernels::Float8Matrix& m) {
   return bytes_of(m.values) + bytes_of(m.scale);

@@ -1,10 +1,13 @@
-// Dequantization of weights in 4 bits.
+// Dequantization of weights in 4 and in 8 bits.
 //
+// 4 bits:
 // Thread mapping: a thread takes eight consecutive elements, four bytes of codes in one block of
 // scales, then those a grid further on; levels and the values of scales in 8 bits stand in shared
 // memory.
 // Memory: half a byte of codes and, of a result in 16 bits, two bytes written for each element;
 // scales come from L1 for all but the first thread of a block of 64.
+// 8 bits: eight elements likewise, eight bytes of codes read at once, which may lie in several
+// blocks (a row of the matrix has any length).
 // Numerics: fp32, a product (of scales in 8 bits another and a sum) rounded one by one, then once
 // to nearest even; the host's bits.
 #include <algorithm>
@@ -70,12 +73,73 @@ __global__ void __launch_bounds__(kThreads) dequantize_some(Packed p, Levels giv
   }
 }
 
-bool at_word(const ConstTensorView& view) {
-  return reinterpret_cast<std::uintptr_t>(view.data) % 4 == 0;
+struct PackedBytes {
+  const std::uint8_t* codes;
+  const float* scales;
+  const std::uint8_t* zeros;  // null: codes are signed, and 127 is the scale
+  Span to;
+  std::int64_t elements, block;
+  bool vectors;
+};
+
+__device__ __forceinline__ std::uint64_t bytes_at(const PackedBytes& p, std::int64_t i, int n) {
+  const std::uint8_t* at = p.codes + i;
+  if (p.vectors && n == kVector) return *reinterpret_cast<const std::uint64_t*>(at);
+  std::uint64_t word = 0;
+#pragma unroll
+  for (int b = 0; b < kVector; ++b)
+    if (b < n) word |= static_cast<std::uint64_t>(at[b]) << (8 * b);
+  return word;
+}
+
+template <bool kAffine>
+__global__ void __launch_bounds__(kThreads) dequantize_bytes(PackedBytes p) {
+  for (std::int64_t i = device::grid_thread() * kVector; i < p.elements;
+       i += device::grid_threads() * kVector) {
+    const std::int64_t left = p.elements - i;
+    const int n = left < kVector ? static_cast<int>(left) : kVector;
+    const std::uint64_t word = bytes_at(p, i, n);
+    std::int64_t block = i / p.block, within = i - block * p.block;
+    float scale = p.scales[block];
+    int zero = kAffine ? p.zeros[block] : 0;
+    float v[kVector];
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      if (within == p.block && e < n) {
+        within = 0;
+        scale = p.scales[++block];
+        if constexpr (kAffine) zero = p.zeros[block];
+      }
+      ++within;
+      const auto code = static_cast<std::uint8_t>(word >> (8 * e));
+      if constexpr (kAffine)
+        v[e] = static_cast<float>(code - zero) * scale;
+      else
+        v[e] = static_cast<float>(static_cast<std::int8_t>(code)) * scale * (1.0f / kByteLevels);
+    }
+    device::store_some(p.to, i, n, p.vectors, v);
+  }
+}
+
+bool at_multiple_of(std::uintptr_t bytes, const ConstTensorView& view) {
+  return reinterpret_cast<std::uintptr_t>(view.data) % bytes == 0;
+}
+
+void dequantize_bytes_of(const PackedWeight& w, TensorView to) {
+  const PackedBytes p{.codes = static_cast<const std::uint8_t*>(w.codes.data),
+                      .scales = fp32_of(w.scales),
+                      .zeros = static_cast<const std::uint8_t*>(w.zeros.data),
+                      .to = span_of(to),
+                      .elements = to.elements(),
+                      .block = w.block,
+                      .vectors = aligned({to}) && at_multiple_of(kVector, w.codes)};
+  const Grid grid = strided_grid(ceil_divide(p.elements, kVector));
+  start("dequantize", w.zeros ? dequantize_bytes<true> : dequantize_bytes<false>, grid, p);
 }
 
 void dequantize(const PackedWeight& w, TensorView to) {
   host::expect_packed(w, to, "dequantize");
+  if (w.of_bytes()) return dequantize_bytes_of(w, to);
   const bool doubly = w.scales.dtype == DType::uint8;
   const Packed p{.codes = static_cast<const std::uint8_t*>(w.codes.data),
                  .scales = doubly ? nullptr : fp32_of(w.scales),
@@ -84,7 +148,7 @@ void dequantize(const PackedWeight& w, TensorView to) {
                  .offset = doubly ? fp32_of(w.offset) : nullptr,
                  .to = span_of(to),
                  .elements = to.elements(),
-                 .vectors = aligned({to}) && at_word(w.codes)};
+                 .vectors = aligned({to}) && at_multiple_of(4, w.codes)};
   Levels levels{};
   std::ranges::copy(kNf4, levels.level);
   std::ranges::copy(kSignedMap.value, levels.scale);

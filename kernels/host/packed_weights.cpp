@@ -80,9 +80,68 @@ void pack_scales(std::span<const float> scales, std::span<std::uint8_t> codes,
   });
 }
 
+void pack_int8(std::span<const float> values, std::int64_t row, std::span<std::int8_t> codes,
+               std::span<float> scales) {
+  const auto block = static_cast<std::size_t>(row);
+  expect_lengths(values.size(), codes.size(), scales.size(), 1, block);
+  for (std::size_t first = 0, b = 0; first < values.size(); first += block, ++b) {
+    float most = 0;
+    for (std::size_t i = first; i < first + block; ++i) most = std::max(most, std::fabs(values[i]));
+    scales[b] = most;
+    const float steps = kByteLevels / most;
+    for (std::size_t i = first; i < first + block; ++i)
+      codes[i] =
+          most == 0 ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(values[i] * steps));
+  }
+}
+
+void pack_affine(std::span<const float> values, std::int64_t block_values,
+                 std::span<std::uint8_t> codes, std::span<float> scales,
+                 std::span<std::uint8_t> zeros) {
+  const auto block = static_cast<std::size_t>(block_values);
+  expect_lengths(values.size(), codes.size(), scales.size(), 1, block);
+  expect_lengths(values.size(), codes.size(), zeros.size(), 1, block);
+  const auto code = [](float value) {
+    return static_cast<std::uint8_t>(std::clamp(value, 0.0f, kAffineSteps));
+  };
+  for (std::size_t first = 0, b = 0; first < values.size(); first += block, ++b) {
+    const std::size_t end = std::min(first + block, values.size());
+    float lowest = 0, highest = 0;
+    for (std::size_t i = first; i < end; ++i) {
+      lowest = std::min(lowest, values[i]);
+      highest = std::max(highest, values[i]);
+    }
+    const float scale = (highest - lowest) / kAffineSteps;
+    scales[b] = scale;
+    zeros[b] = scale == 0 ? std::uint8_t{0} : code(std::nearbyint(-lowest / scale));
+    for (std::size_t i = first; i < end; ++i)
+      codes[i] = scale == 0
+                     ? zeros[b]
+                     : code(std::nearbyint(values[i] / scale) + static_cast<float>(zeros[b]));
+  }
+}
+
 namespace host {
 
+namespace {
+void expect_bytes(const PackedWeight& w, const TensorView& to, const char* op) {
+  const std::int64_t n = to.elements();
+  expect(w.block > 0, op, "a block has values");
+  const std::int64_t blocks = ceil_divide(n, w.block);
+  expect(w.codes.elements() == n, op, "there is a byte of codes for each element");
+  expect(w.scales.dtype == DType::fp32 && w.scales.elements() == blocks, op,
+         "there is a scale in fp32 for each block");
+  expect(!w.scale_scales && !w.offset, op, "scales in fp32 have none of their own");
+  if (w.codes.dtype == DType::int8)
+    return expect(!w.zeros, op, "signed codes have 0 in their middle");
+  expect(w.codes.dtype == DType::uint8 && w.zeros.dtype == DType::uint8 &&
+             w.zeros.elements() == blocks,
+         op, "there is a zero for each block");
+}
+}  // namespace
+
 void expect_packed(const PackedWeight& w, const TensorView& to, const char* op) {
+  if (w.of_bytes()) return expect_bytes(w, to, op);
   const std::int64_t n = to.elements(), blocks = ceil_divide(n, kPackedBlock);
   expect(w.codes.dtype == DType::uint8 && w.codes.elements() == ceil_divide(n, 2), op,
          "there is half a byte of codes for each element");
@@ -96,8 +155,37 @@ void expect_packed(const PackedWeight& w, const TensorView& to, const char* op) 
 
 namespace {
 
+// value(index, block), in fp32.
+template <class Value>
+void dequantize_bytes(const PackedWeight& w, const TensorView& to, Value value) {
+  in_blocks(to.elements(), [&](std::int64_t first, std::int64_t n) {
+    float v[kBlock];
+    for (std::int64_t i = 0; i < n; ++i) v[i] = value(first + i, (first + i) / w.block);
+    write(v, first, n, to);
+  });
+}
+
+void dequantize_int8(const PackedWeight& w, TensorView to) {
+  const auto* codes = static_cast<const std::int8_t*>(w.codes.data);
+  const float* scales = fp32_of(w.scales);
+  dequantize_bytes(w, to, [&](std::int64_t i, std::int64_t block) {
+    return static_cast<float>(codes[i]) * scales[block] * (1.0f / kByteLevels);
+  });
+}
+
+void dequantize_affine(const PackedWeight& w, TensorView to) {
+  const auto* codes = static_cast<const std::uint8_t*>(w.codes.data);
+  const auto* zeros = static_cast<const std::uint8_t*>(w.zeros.data);
+  const float* scales = fp32_of(w.scales);
+  dequantize_bytes(w, to, [&](std::int64_t i, std::int64_t block) {
+    return static_cast<float>(codes[i] - zeros[block]) * scales[block];
+  });
+}
+
 void dequantize(const PackedWeight& w, TensorView to) {
   expect_packed(w, to, "dequantize");
+  if (w.codes.dtype == DType::int8) return dequantize_int8(w, to);
+  if (w.of_bytes()) return dequantize_affine(w, to);
   const auto* codes = static_cast<const std::uint8_t*>(w.codes.data);
   const bool doubly = w.scales.dtype == DType::uint8;
   const auto* coded = static_cast<const std::uint8_t*>(w.scales.data);

@@ -1,8 +1,10 @@
-// How our own runtime keeps the frozen weights of linear modules packed (--quantize nf4, nf4-dq).
+// How our own runtime keeps the frozen weights of linear modules packed (--quantize nf4, nf4-dq,
+// int8, int8-affine).
 //
 // Packed are those that models::packs_module names. Of a unit they are a flat part of bytes
 // (sharding.h), one weight after another in the order of the parameter table. Of each: the codes;
-// a scale for each block; where scales are in 8 bits, their scales, and the one offset. Each of
+// a scale for each block; where scales are in 8 bits, their scales, and the one offset; the code
+// of 0 for each block (int8-affine). Of int8 a block is a row, as the matrix is stored. Each of
 // these begins at a multiple of kFlatAlignment. So a part is cut, stored and gathered as bytes,
 // wherever blocks end. What the codes stand for are constants of the kernels and takes no memory.
 // Values are those that the model would have in the compute dtype, packed in the order in which
@@ -24,7 +26,7 @@ inline void check_packed(const Strategy& s) {
   const Quantization& q = *s.quantize;
   check(q.storage->in_runtime, ErrorKind::unsupported, [&] {
     return "--quantize " + std::string(q.storage->name) +
-           ": plimsoll's runtime has nf4 and nf4-dq (stack pytorch is planned)";
+           ": plimsoll's runtime has nf4, nf4-dq, int8 and int8-affine (stack pytorch is planned)";
   });
   check(q.held_in == DType::uint8, ErrorKind::bad_input,
         "--quant-storage: plimsoll shards packed weights as bytes (uint8)");

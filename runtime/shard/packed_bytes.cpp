@@ -17,10 +17,13 @@ std::int64_t aligned(std::int64_t bytes) {
 }
 
 std::int64_t blocks_of(const PackedPlaces& places) {
-  return ceil_divide(places.values, kernels::kPackedBlock);
+  return ceil_divide(places.values, places.block);
 }
 std::int64_t scale_blocks_of(const PackedPlaces& places) {
   return ceil_divide(blocks_of(places), kernels::kScaleBlock);
+}
+std::int64_t code_bytes(const PackedPlaces& places) {
+  return ceil_divide(checked_multiply(places.values, places.storage->bits), std::int64_t{8});
 }
 
 template <class T>
@@ -41,50 +44,84 @@ std::vector<float> rounded(std::span<const float> values, DType dtype) {
 
 }  // namespace
 
-PackedPlaces packed_places(const models::PackedStorage& storage, std::int64_t values) {
-  PackedPlaces places{.values = values, .doubly_quantized = storage.doubly_quantized()};
-  const std::int64_t scale = places.doubly_quantized ? 1 : 4;
-  places.scales = aligned(ceil_divide(values, std::int64_t{2}));
-  places.bytes = places.scales + aligned(checked_multiply(blocks_of(places), scale));
-  if (!places.doubly_quantized) return places;
-  places.scale_scales = places.bytes;
-  places.offset =
-      places.scale_scales + aligned(checked_multiply(scale_blocks_of(places), std::int64_t{4}));
-  places.bytes = places.offset + aligned(4);
+PackedPlaces packed_places(const models::PackedStorage& storage, const kernels::Extents& shape) {
+  PackedPlaces places{.storage = &storage,
+                      .values = shape.elements(),
+                      .block = storage.block_of(shape[shape.rank - 1])};
+  const auto place = [&](std::int64_t bytes) {
+    const std::int64_t at = places.bytes;
+    places.bytes += aligned(bytes);
+    return at;
+  };
+  const std::int64_t blocks = blocks_of(places);
+  place(code_bytes(places));
+  places.scales =
+      place(checked_multiply(blocks, plimsoll::storage(Count(1), storage.scale).value()));
+  if (storage.affine) places.zeros = place(blocks);
+  if (!storage.doubly_quantized()) return places;
+  places.scale_scales = place(checked_multiply(scale_blocks_of(places), std::int64_t{4}));
+  places.offset = place(4);
   return places;
 }
 
 kernels::PackedWeight packed_view(const std::byte* bytes, const PackedPlaces& places) {
-  kernels::PackedWeight weight;
-  weight.codes = {bytes, DType::uint8, {ceil_divide(places.values, std::int64_t{2})}};
-  weight.scales = {bytes + places.scales,
-                   places.doubly_quantized ? DType::uint8 : DType::fp32,
-                   {blocks_of(places)}};
-  if (!places.doubly_quantized) return weight;
+  const models::PackedStorage& storage = *places.storage;
+  const std::int64_t blocks = blocks_of(places);
+  kernels::PackedWeight weight{
+      .codes = {bytes,
+                storage.bits == 8 && !storage.affine ? DType::int8 : DType::uint8,
+                {code_bytes(places)}},
+      .scales = {bytes + places.scales, storage.scale, {blocks}},
+      .block = places.block};
+  if (storage.affine) weight.zeros = {bytes + places.zeros, DType::uint8, {blocks}};
+  if (!storage.doubly_quantized()) return weight;
   weight.scale_scales = {bytes + places.scale_scales, DType::fp32, {scale_blocks_of(places)}};
   weight.offset = {bytes + places.offset, DType::fp32, {1}};
   return weight;
 }
 
+namespace {
+
+void pack_bytes(std::span<const float> values, const PackedPlaces& places,
+                std::vector<std::byte>& to) {
+  std::vector<float> scales(static_cast<std::size_t>(blocks_of(places)));
+  if (places.storage->affine) {
+    std::vector<std::uint8_t> codes(values.size()), zeros(scales.size());
+    kernels::pack_affine(values, places.block, codes, scales, zeros);
+    put(codes, 0, to);
+    put(zeros, places.zeros, to);
+  } else {
+    std::vector<std::int8_t> codes(values.size());
+    kernels::pack_int8(values, places.block, codes, scales);
+    put(codes, 0, to);
+  }
+  put(scales, places.scales, to);
+}
+
+void pack_nf4(std::span<const float> values, const PackedPlaces& places,
+              std::vector<std::byte>& to) {
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(code_bytes(places)));
+  std::vector<float> scales(static_cast<std::size_t>(blocks_of(places)));
+  kernels::pack_nf4(values, codes, scales);
+  put(codes, 0, to);
+  if (!places.storage->doubly_quantized()) return put(scales, places.scales, to);
+  std::vector<std::uint8_t> scale_codes(scales.size());
+  std::vector<float> scale_scales(static_cast<std::size_t>(scale_blocks_of(places))), offset(1);
+  kernels::pack_scales(scales, scale_codes, scale_scales, offset.front());
+  put(scale_codes, places.scales, to);
+  put(scale_scales, places.scale_scales, to);
+  put(offset, places.offset, to);
+}
+
+}  // namespace
+
 std::vector<std::byte> packed_bytes(std::span<const float> values, DType dtype,
                                     const PackedPlaces& places) {
   check(static_cast<std::int64_t>(values.size()) == places.values, ErrorKind::internal,
         "a weight is packed whole");
-  std::vector<std::uint8_t> codes((values.size() + 1) / 2);
-  std::vector<float> scales(static_cast<std::size_t>(blocks_of(places)));
-  kernels::pack_nf4(rounded(values, dtype), codes, scales);
   std::vector<std::byte> bytes(static_cast<std::size_t>(places.bytes));
-  put(codes, 0, bytes);
-  if (!places.doubly_quantized) {
-    put(scales, places.scales, bytes);
-    return bytes;
-  }
-  std::vector<std::uint8_t> scale_codes(scales.size());
-  std::vector<float> scale_scales(static_cast<std::size_t>(scale_blocks_of(places))), offset(1);
-  kernels::pack_scales(scales, scale_codes, scale_scales, offset.front());
-  put(scale_codes, places.scales, bytes);
-  put(scale_scales, places.scale_scales, bytes);
-  put(offset, places.offset, bytes);
+  const auto pack = places.storage->bits == 8 ? pack_bytes : pack_nf4;
+  pack(rounded(values, dtype), places, bytes);
   return bytes;
 }
 

@@ -9,13 +9,14 @@
 
 namespace plimsoll::runtime::shard {
 
-// Where in its bytes a weight's scales, their scales and the offset begin, behind its codes.
+// Where in its bytes what belongs to a weight begins, behind its codes.
 struct PackedPlaces {
-  std::int64_t values = 0;
-  bool doubly_quantized = false;
-  std::int64_t scales = 0, scale_scales = 0, offset = 0, bytes = 0;
+  const models::PackedStorage* storage = nullptr;
+  std::int64_t values = 0, block = 0;  // values of a block
+  std::int64_t scales = 0, scale_scales = 0, offset = 0, zeros = 0, bytes = 0;
 };
-PackedPlaces packed_places(const models::PackedStorage& storage, std::int64_t values);
+// Of a matrix as it is stored.
+PackedPlaces packed_places(const models::PackedStorage& storage, const kernels::Extents& shape);
 
 // Of the weight's own bytes, wherever they are.
 kernels::PackedWeight packed_view(const std::byte* bytes, const PackedPlaces& places);

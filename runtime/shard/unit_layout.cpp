@@ -39,7 +39,7 @@ UnitLayout layout_of(std::span<const UnitParameter> parameters,
     FlatPart& part = layout.parts[static_cast<std::size_t>(p)];
     Place place{p, part.length, parameter.shape, parameter.shape.elements()};
     if (p == Part::packed) {
-      place.packed = packed_places(*parameter.packed, place.count);
+      place.packed = packed_places(*parameter.packed, place.shape);
       place.count = place.packed.bytes;
     }
     layout.places.push_back(place);

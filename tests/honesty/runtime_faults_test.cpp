@@ -137,6 +137,11 @@ TEST_CASE("a run that follows another decision than the plan is caught, and its 
       "scales in fp32 that were planned in 8 bits", packed(2, 3),
       [](Case& run) { run.strategy.quantize->storage = models::find_packed_storage("nf4"); },
       "parameters");
+  // A scale for each row of 16 or more values, where each 256 had a scale and a zero.
+  check_another(
+      "rows in 8 bits that were planned as blocks", packed(2, 3, "int8-affine"),
+      [](Case& run) { run.strategy.quantize->storage = models::find_packed_storage("int8"); },
+      "parameters");
   check_another(
       "a sequence more", llama(1, 0), [](Case& run) { run.batch.micro_batch = 3; }, "batch.ids");
   check_another(

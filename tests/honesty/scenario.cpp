@@ -21,11 +21,11 @@ Case llama(std::int64_t ranks, int zero) {
   return c;
 }
 
-Case packed(std::int64_t ranks, int zero) {
+Case packed(std::int64_t ranks, int zero, std::string_view storage) {
   Case c = llama(ranks, zero);
   c.strategy.precision = models::Precision::bf16_mixed;
   c.strategy.lora = models::Lora{.rank = 3, .alpha = 6, .targets = {"all-linear"}};
-  c.strategy.quantize = {.storage = models::find_packed_storage("nf4-dq")};
+  c.strategy.quantize = {.storage = models::find_packed_storage(storage)};
   return c;
 }
 

@@ -10,8 +10,8 @@ using witness::Case;
 
 // Three layers of a tiny Llama, fp32, one step of 2 x 10 tokens.
 Case llama(std::int64_t ranks, int zero);
-// The same in bf16, with adapters on a base in 4 bits whose scales have 8.
-Case packed(std::int64_t ranks, int zero);
+// The same in bf16, with adapters on a packed base; nf4-dq: in 4 bits whose scales have 8.
+Case packed(std::int64_t ranks, int zero, std::string_view storage = "nf4-dq");
 
 // As `fit --detail` writes it; the program may have a fault.
 reports::Prediction prediction_of(const Case& c, const witness::Predicted& predicted);

@@ -44,6 +44,8 @@ double Tensor::at(std::int64_t i) const {
       return widened(load<Bf16>(bytes, i));
     case DType::fp16:
       return widened(load<Fp16>(bytes, i));
+    case DType::int8:
+      return load<std::int8_t>(bytes, i);
     case DType::uint8:
       return load<std::uint8_t>(bytes, i);
     case DType::fp8_e4m3:
@@ -65,6 +67,8 @@ void Tensor::set(std::int64_t i, double value) {
       return store(bytes, i, narrowed<Bf16>(static_cast<float>(value)));
     case DType::fp16:
       return store(bytes, i, narrowed<Fp16>(static_cast<float>(value)));
+    case DType::int8:
+      return store(bytes, i, static_cast<std::int8_t>(value));
     case DType::uint8:
       return store(bytes, i, static_cast<std::uint8_t>(value));
     case DType::fp8_e4m3:

@@ -31,6 +31,12 @@ TEST_CASE("LLM.int8() is a byte for each value and a scale for each output") {
   CHECK(all("int8", {11008, 4096}) == Bytes(45'088'768 + 44'032));
 }
 
+TEST_CASE("affine 8 bits are a byte for each value, a scale and a zero for each 256") {
+  // 11008 x 4096: 176,128 blocks; 5 x 13: one.
+  CHECK(all("int8-affine", {11008, 4096}) == Bytes(45'088'768 + 4 * 176'128 + 176'128));
+  CHECK(all("int8-affine", {5, 13}) == Bytes(65 + 4 + 1));
+}
+
 TEST_CASE("torchao's 8 bits are a byte for each value, a scale and a zero point for each output") {
   CHECK(all("torchao-int8", {11008, 4096}) == Bytes(45'088'768 + 44'032 + 11'008));
 }
@@ -61,7 +67,8 @@ TEST_CASE("AWQ is halves of bytes; scales and zero points, and no input's group"
 }
 
 TEST_CASE("only storages without a refusal are planned") {
-  CHECK(packed_storage_names() == "nf4, nf4-dq, fp4, int8, gptq, gptq-row, awq, hqq, torchao-int8");
+  CHECK(packed_storage_names() ==
+        "nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8");
   CHECK(find_packed_storage("nf5") == nullptr);
   for (const char* name : {"torchao-int4", "fp8", "mxfp4"})
     CHECK(!find_packed_storage(name)->refusal.empty());

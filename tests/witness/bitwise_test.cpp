@@ -125,7 +125,7 @@ TEST_CASE("a step that an overflow cuts short leaves weights as they are, offloa
 }
 
 TEST_CASE("the same of adapters on a packed base, whose bytes are gathered") {
-  for (const char* storage : {"nf4", "nf4-dq"})
+  for (const char* storage : {"nf4", "nf4-dq", "int8", "int8-affine"})
     for (const std::int64_t ranks : {2, 3}) {
       Case c = base("llama", Precision::bf16_mixed, ranks, 0);
       c.strategy.lora = lora();

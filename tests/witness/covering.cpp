@@ -21,6 +21,8 @@ enum class Trains {
   lora_dropout,
   lora_on_nf4,
   lora_on_nf4_dq,
+  lora_on_int8,
+  lora_on_int8_affine,
   upper_layers,
   norms,
   down,
@@ -45,10 +47,20 @@ constexpr std::array kRecompute{
     RecomputeKind::sqrt, RecomputeKind::block,     RecomputeKind::nth,  RecomputeKind::recursive};
 constexpr std::array kPrecisions{Precision::fp32, Precision::bf16_mixed, Precision::fp16_mixed,
                                  Precision::bf16};
-constexpr std::array kTrains{Trains::all,         Trains::lora,           Trains::lora_dropout,
-                             Trains::lora_on_nf4, Trains::lora_on_nf4_dq, Trains::upper_layers,
-                             Trains::norms,       Trains::down,           Trains::output,
-                             Trains::queries,     Trains::biases,         Trains::last_bias};
+constexpr std::array kTrains{Trains::all,
+                             Trains::lora,
+                             Trains::lora_dropout,
+                             Trains::lora_on_nf4,
+                             Trains::lora_on_nf4_dq,
+                             Trains::lora_on_int8,
+                             Trains::lora_on_int8_affine,
+                             Trains::upper_layers,
+                             Trains::norms,
+                             Trains::down,
+                             Trains::output,
+                             Trains::queries,
+                             Trains::biases,
+                             Trains::last_bias};
 constexpr std::array kAttention{Attention::flash, Attention::eager, Attention::math};
 constexpr std::array kLoss{Loss::full, Loss::chunked, Loss::fused};
 constexpr std::array kAccumulation{1, 3};
@@ -126,10 +138,26 @@ Patterns patterns_of(const std::string& model) {
   return like_llama;
 }
 
+// nullptr: none.
+const char* packed_base(Trains trains) {
+  switch (trains) {
+    case Trains::lora_on_nf4:
+      return "nf4";
+    case Trains::lora_on_nf4_dq:
+      return "nf4-dq";
+    case Trains::lora_on_int8:
+      return "int8";
+    case Trains::lora_on_int8_affine:
+      return "int8-affine";
+    default:
+      return nullptr;
+  }
+}
+
 void train(models::Strategy& s, Trains trains, const std::string& model) {
-  const bool once = trains == Trains::lora_on_nf4, twice = trains == Trains::lora_on_nf4_dq;
-  if (once || twice) s.quantize = {.storage = models::find_packed_storage(once ? "nf4" : "nf4-dq")};
-  if (trains == Trains::lora || trains == Trains::lora_dropout || once || twice)
+  const char* const packed = packed_base(trains);
+  if (packed != nullptr) s.quantize = {.storage = models::find_packed_storage(packed)};
+  if (trains == Trains::lora || trains == Trains::lora_dropout || packed != nullptr)
     s.lora = models::Lora{.rank = 3,
                           .alpha = 6,
                           .dropout = trains == Trains::lora_dropout ? 0.25 : 0,

@@ -240,8 +240,8 @@ class Draw {
       if (maybe(4))
         s.train = patterns(2);
       else if (maybe(2))
-        s.quantize = {.storage =
-                          models::find_packed_storage(one_of<const char*>({"nf4", "nf4-dq"}))};
+        s.quantize = {.storage = models::find_packed_storage(
+                          one_of<const char*>({"nf4", "nf4-dq", "int8", "int8-affine"}))};
       return;
     }
     if (maybe(2)) s.freeze = patterns(4);

@@ -40,7 +40,7 @@ TEST_CASE("stages of ZeRO on three ranks") {
 // 128 · 160 values are 320 blocks, whose scales have two of their own; a shard begins inside codes
 // and inside scales.
 TEST_CASE("packed bases whose scales fill blocks of their own, under every stage") {
-  for (const char* storage : {"nf4", "nf4-dq"})
+  for (const char* storage : {"nf4", "nf4-dq", "int8", "int8-affine"})
     for (const int zero : {0, 1, 2, 3}) {
       Case c = base("llama", 4, zero);
       c.config = R"({"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2,

@@ -56,7 +56,7 @@ runtime::ReadParameter reading(const Values& values) {
 TEST_CASE("ten steps on a packed base are those on its weights dequantized, bit for bit") {
   for (const auto& [model, adapter] : kAdapters) {
     const Golden golden(model, adapter);
-    for (const char* storage : {"nf4", "nf4-dq"})
+    for (const char* storage : {"nf4", "nf4-dq", "int8", "int8-affine"})
       for (const Precision precision : {Precision::fp32, Precision::bf16_mixed})
         for (const auto& [ranks, zero] : {std::pair(1, 0), std::pair(2, 3)}) {
           CAPTURE(model);
@@ -91,6 +91,14 @@ TEST_CASE("a packed base trains as the plain one does, and is not the plain one"
     const auto at = static_cast<std::size_t>(i);
     CHECK(std::abs(packed.losses[at] - plain.losses[at]) < 0.1 * plain.losses[at]);
     CHECK(std::abs(twice.losses[at] - plain.losses[at]) < 0.1 * plain.losses[at]);
+  }
+  // A step of a row is its largest / 127, and a value half a step off at most.
+  for (const char* storage : {"int8", "int8-affine"}) {
+    const Run eight = run(golden.training_on_text(on_packed(storage, Precision::fp32, 1, 0)));
+    CAPTURE(storage);
+    for (std::size_t i = 0; i < kSteps; ++i)
+      CHECK(std::abs(eight.losses[i] - plain.losses[i]) < 0.002 * plain.losses[i]);
+    CHECK(eight.losses != plain.losses);
   }
   CHECK(packed.losses != plain.losses);
   CHECK(packed.losses != twice.losses);

@@ -10,6 +10,8 @@ packed_weights.json: NF4 weights, with and without double quantization: bytes, s
 dequantized again (all by the portable backend; scales that are doubly quantized have a mean that sums
 exactly in any order, because PyTorch's order is the processor's).
 
+int8_weights.json: matrices in LLM.int8()'s bytes with a scale for each row, and dequantized again.
+
 The optimizers are bitsandbytes' own (optim/, backends/cpu/ops.py). Codes are looked up by its portable
 `quantize_blockwise` (backends/default/ops.py), which takes the nearest one as its CUDA kernels do. The
 compiled library of the CPU takes them from a table of 65,536 cells instead (csrc/cpu_ops.cpp, 0.50), each
@@ -124,10 +126,27 @@ def packed_weights():
     return {"nf4": floats(functional.get_4bit_type("nf4", device="cpu")), "cases": cases}
 
 
+def int8_weights():
+    """Normal rows, a row of zeros, values half-way between codes, and rows of other sizes."""
+    halves = torch.tensor([[127, 0.5, 1.5, -2.5, 63.5], [-2, 1, 0.25, 0, 2]])
+    cases = []
+    for weight in (torch.randn(7, 33) * 0.02, torch.cat([torch.randn(2, 8), torch.zeros(1, 8)]), halves,
+                   torch.randn(3, 64) * torch.tensor([[1e-4], [1.0], [300.0]])):
+        codes, scales, outliers = torch.ops.bitsandbytes.int8_vectorwise_quant.default.redispatch(
+            PORTABLE, weight.clone(), 0.0)
+        assert outliers is None
+        back = torch.ops.bitsandbytes.int8_vectorwise_dequant.default.redispatch(PORTABLE, codes, scales)
+        cases.append({"row": weight.shape[1], "weight": floats(weight), "codes": codes.flatten().tolist(),
+                      "scales": floats(scales), "dequantized": floats(back),
+                      "dequantized_bf16": floats(back.to(torch.bfloat16).float())})
+    return {"cases": cases}
+
+
 def main(arguments):
     folder = pathlib.Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, document in (("optimizers_8bit", optimizers()), ("packed_weights", packed_weights())):
+    for name, document in (("optimizers_8bit", optimizers()), ("packed_weights", packed_weights()),
+                           ("int8_weights", int8_weights())):
         document = {"made_by": "tools/oracle/bitsandbytes_goldens.py",
                     "bitsandbytes": bitsandbytes.__version__, **document}
         text = json.dumps(document, separators=(",", ":"))

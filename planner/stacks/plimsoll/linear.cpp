@@ -47,8 +47,8 @@ void LayerWriter::dequantize(const GemmOp& linear, OpBuilder& reader) {
   const std::int64_t values = checked_multiply(part.in, part.out);
   const Bytes whole = storage(Count(values), regime_.compute);
   reader.write(b_.tensor(linear.names.dequantized, whole, Category::temporaries));
-  // Written, and read by the GEMM; codes and scales come to about half a byte of a value.
-  b_.work().moves(whole.real() + storage(Count(values), DType::uint8).real() / 2);
+  // Written, and read by the GEMM; scales are few beside the codes.
+  b_.work().moves(whole.real() + static_cast<double>(values * part.packed->bits) / 8);
 }
 
 // Forward -----------------------------------------------------------------------------------------

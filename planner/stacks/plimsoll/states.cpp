@@ -22,7 +22,7 @@ Bytes flat(std::int64_t elements, DType dtype) {
 // Of a packed weight, each of what belongs to it aligned (models/decisions/packed_weights.h).
 std::int64_t packed_bytes(const Parameter& weight) {
   const models::PackedStorage& s = *weight.packed;
-  const std::int64_t blocks = ceil_divide(weight.unpacked.values(), s.block);
+  const std::int64_t blocks = ceil_divide(weight.unpacked.values(), s.block_of(weight.columns));
   const auto aligned = [](Bytes bytes) {
     const std::int64_t step = decisions::kFlatAlignment.value();
     return ceil_divide(bytes.value(), step) * step;
@@ -30,6 +30,7 @@ std::int64_t packed_bytes(const Parameter& weight) {
   std::int64_t bytes = aligned(
       Bytes(ceil_divide(checked_multiply(weight.unpacked.values(), s.bits), std::int64_t{8})));
   bytes = checked_add(bytes, aligned(flat(blocks, s.scale)));
+  if (s.affine) bytes = checked_add(bytes, aligned(flat(blocks, DType::uint8)));
   if (!s.doubly_quantized()) return bytes;
   bytes = checked_add(bytes, aligned(flat(ceil_divide(blocks, s.scale_block), DType::fp32)));
   return checked_add(bytes, aligned(flat(s.offsets, DType::fp32)));

@@ -91,7 +91,7 @@ _plimsoll() {
     fit:--modules-to-save) return ;;
     fit:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    fit:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8' -- "$cur")); return ;;
+    fit:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8' -- "$cur")); return ;;
     fit:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     fit:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--kbit-casting) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -223,7 +223,7 @@ _plimsoll() {
     recommend:--modules-to-save) return ;;
     recommend:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    recommend:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8' -- "$cur")); return ;;
+    recommend:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8' -- "$cur")); return ;;
     recommend:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     recommend:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--kbit-casting) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -343,7 +343,7 @@ _plimsoll() {
     run:--modules-to-save) return ;;
     run:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    run:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8' -- "$cur")); return ;;
+    run:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8' -- "$cur")); return ;;
     run:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     run:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--kbit-casting) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -486,7 +486,7 @@ _plimsoll() {
     oom:--modules-to-save) return ;;
     oom:--lora-bias) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--use-dora) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    oom:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8' -- "$cur")); return ;;
+    oom:--quantize) COMPREPLY=($(compgen -W 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8' -- "$cur")); return ;;
     oom:--quant-storage) COMPREPLY=($(compgen -W 'uint8 bf16 fp16' -- "$cur")); return ;;
     oom:--kbit-prep) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--kbit-casting) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;

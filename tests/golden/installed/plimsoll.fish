@@ -92,7 +92,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l adapter-dtype -d 'f
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quantize -d 'nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs the frozen base' -x -a 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
@@ -247,7 +247,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l adapter-dtype
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quantize -d 'nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs the frozen base' -x -a 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
@@ -377,7 +377,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter-dtype -d 'f
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quantize -d 'nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs the frozen base' -x -a 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'
@@ -542,7 +542,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l adapter-dtype -d 'f
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l modules-to-save -d 'embed_tokens,lm_head,…: train copies of these whole modules' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l lora-bias -d 'PEFT'\''s lora_bias (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l use-dora -d 'PEFT'\''s weight-decomposed adapters (no)' -x -a 'yes no'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quantize -d 'nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8: pack the frozen base' -x -a 'nf4 nf4-dq fp4 int8'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quantize -d 'nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs the frozen base' -x -a 'nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l quant-storage -d 'uint8, bf16, fp16, fp32: holds packed values (uint8)' -x -a 'uint8 bf16 fp16'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-prep -d 'PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kbit-casting -d 'TRL'\''s peft_module_casting_to_bf16 behind it: all but norms in bf16 (no)' -x -a 'yes no'

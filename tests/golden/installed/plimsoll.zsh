@@ -116,7 +116,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none)\: packs the frozen base]:KIND:(nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
@@ -283,7 +283,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none)\: packs the frozen base]:KIND:(nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
@@ -414,7 +414,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none)\: packs the frozen base]:KIND:(nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \
@@ -587,7 +587,7 @@ _plimsoll() {
         '--modules-to-save=[embed_tokens,lm_head,…\: train copies of these whole modules]:LIST:' \
         '--lora-bias=[PEFT'\''s lora_bias (no)]:YES|NO:(yes no)' \
         '--use-dora=[PEFT'\''s weight-decomposed adapters (no)]:YES|NO:(yes no)' \
-        '--quantize=[nf4, nf4-dq, fp4, int8 (bitsandbytes), gptq, gptq-row, awq, hqq, torchao-int8\: pack the frozen base]:KIND:(nf4 nf4-dq fp4 int8)' \
+        '--quantize=[nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none)\: packs the frozen base]:KIND:(nf4 nf4-dq fp4 int8 int8-affine gptq gptq-row awq hqq torchao-int8)' \
         '--quant-storage=[uint8, bf16, fp16, fp32\: holds packed values (uint8)]:DTYPE:(uint8 bf16 fp16)' \
         '--kbit-prep=[PEFT'\''s prepare_model_for_kbit_training (yes with autocast, unless sharded)]:YES|NO:(yes no)' \
         '--kbit-casting=[TRL'\''s peft_module_casting_to_bf16 behind it\: all but norms in bf16 (no)]:YES|NO:(yes no)' \

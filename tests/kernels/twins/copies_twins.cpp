@@ -78,6 +78,42 @@ TEST_CASE("weights in 4 bits are dequantized to the host's bits, with scales in 
     }
 }
 
+// Rows of any length: eight elements lie in one, in two, or in eight of them.
+TEST_CASE(
+    "weights in 8 bits are dequantized to the host's bits, signed and with a zero for each block") {
+  for (const DType dtype : kStorage)
+    for (const auto& [rows, row] :
+         {std::pair(1, 1), {3, 7}, {9, 1}, {5, 8}, {4, 33}, {3, 256}, {2, 2049}, {700, 3}}) {
+      const std::int64_t n = static_cast<std::int64_t>(rows) * row, block = row;
+      CAPTURE(n);
+      CAPTURE(name_of(dtype));
+      const auto bytes = [](std::int64_t count, DType of, int seed) {
+        Tensor t({count}, of);
+        for (std::int64_t i = 0; i < count; ++i)
+          t.bytes[static_cast<std::size_t>(i)] = static_cast<std::byte>(i * 37 + seed);
+        return t;
+      };
+      const Twins t = twins(
+          {bytes(n, DType::int8, 11), drawn({rows}, DType::fp32, 4), Tensor({n}, dtype),
+           bytes(n, DType::uint8, 5), bytes(rows, DType::uint8, 6), Tensor({n}, dtype),
+           Tensor({n}, dtype)},
+          [=](const KernelTable& k, const Views& v) {
+            k.dequantize({.codes = v[0], .scales = v[1], .block = block}, v[2]);
+            k.dequantize({.codes = v[3], .scales = v[1], .zeros = v[4], .block = block}, v[5]);
+            // Codes that do not begin at a multiple of 8 bytes.
+            const std::int64_t one = v[0].elements() - 1;
+            if (block == 1 && one > 0)
+              k.dequantize({.codes = {static_cast<std::byte*>(v[0].data) + 1, DType::int8, {one}},
+                            .scales = {v[1].data, DType::fp32, {one}},
+                            .block = 1},
+                           {v[6].data, v[6].dtype, {one}});
+          });
+      for (const std::size_t i : {2u, 5u, 6u}) CHECK(t.cuda[i] == t.host[i]);
+      CHECK(t.host[2].bytes != Tensor({n}, dtype).bytes);
+      CHECK(t.host[5].bytes != t.host[2].bytes);
+    }
+}
+
 // Words of Philox, the order of the roundings and the masters: everything is compared bit by bit.
 TEST_CASE("AdamW has the host's bits, with a master and with stochastic rounding") {
   struct Kind {
