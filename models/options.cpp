@@ -327,9 +327,10 @@ constexpr Option kPlanOptions[] = {
     of_adapters("lora-bias", "YES|NO", "PEFT's lora_bias (no)", "strategy/lora/lora_bias"),
     of_adapters("use-dora", "YES|NO", "PEFT's weight-decomposed adapters (no)",
                 "strategy/lora/use_dora"),
-    Option{"quantize", "KIND", "Adapters",
-           "nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs "
-           "the frozen base"}
+    Option{
+        "quantize", "KIND", "Adapters",
+        "nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, torchao-int8 (none): packs "
+        "the frozen base"}
         .of_step_at("strategy/quantize")
         .fixing("adapters", "quantize"),
     of_a_step("quant-storage", "DTYPE", "Adapters",

@@ -1,8 +1,73 @@
 #include "models/storages.h"
 
 #include <algorithm>
+#include <array>
 
 namespace plimsoll::models {
+
+namespace {
+constexpr std::array<PackedStorage, 13> kPackedStorages{{
+    {.name = "nf4", .type = "nf4", .in_runtime = true},
+    {.name = "nf4-dq",
+     .scale = DType::uint8,
+     .scale_block = 256,
+     .scale_table = 256,
+     .offsets = 1,
+     .type = "nf4",
+     .in_runtime = true},
+    {.name = "fp4", .type = "fp4"},
+    {.name = "int8",
+     .bits = 8,
+     .gemm = PackedGemm::int8,
+     .block = 0,
+     .table = 0,
+     .in_runtime = true},
+    // Of the runtime alone, in blocks of 256 as Q-GaLore has them (Zhang et al., arXiv 2407.08296).
+    {.name = "int8-affine",
+     .bits = 8,
+     .block = 256,
+     .table = 0,
+     .in_runtime = true,
+     .in_packages = false,
+     .affine = true},
+    {.name = "gptq",
+     .gemm = PackedGemm::gptq,
+     .block = 128,
+     .scale = DType::fp16,
+     .table = 0,
+     .type = "gptq",
+     .grouped = true},
+    {.name = "gptq-row",  // group_size -1
+     .gemm = PackedGemm::gptq,
+     .block = 0,
+     .scale = DType::fp16,
+     .table = 0,
+     .type = "gptq",
+     .grouped = true},
+    {.name = "awq",
+     .gemm = PackedGemm::awq,
+     .block = 128,
+     .scale = DType::fp16,
+     .table = 0,
+     .type = "awq",
+     .grouped = true},
+    {.name = "hqq", .gemm = PackedGemm::hqq, .scale = DType::bf16, .table = 0},
+    {.name = "torchao-int8",
+     .bits = 8,
+     .gemm = PackedGemm::torchao,
+     .block = 0,
+     .table = 0,
+     .converts_bias = false},
+    // transformers 5.17, quantizers/quantizer_*.py, is_trainable.
+    {.name = "torchao-int4",
+     .refusal = "Transformers trains on torchao's 8-bit weights alone, and PEFT stops with "
+                "\"TorchaoLoraLinear only supports int8 weights for now.\""},
+    {.name = "fp8", .refusal = "Transformers does not train on weights in FP8"},
+    {.name = "mxfp4",
+     .refusal = "Transformers does not train on weights in MXFP4, but on what it unpacks them to "
+                "as it loads them (Mxfp4Config(dequantize=True)): without --quantize"},
+}};
+}  // namespace
 
 const PackedStorage* find_packed_storage(std::string_view name) {
   const auto* found = std::ranges::find(kPackedStorages, name, &PackedStorage::name);

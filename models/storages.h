@@ -1,5 +1,5 @@
-// How a frozen linear's weight is stored packed (--quantize): one row for each way. A new one is
-// its row; a GEMM of another kind also needs its rule in a stack.
+// How a frozen linear's weight is stored packed (--quantize): a row in storages.cpp for each way. A
+// new one is its row; a GEMM of another kind also needs its rule in a stack.
 //
 // Sources: bitsandbytes 0.50.2, functional.py (quantize_4bit, QuantState) and nn/modules.py
 // (Params4bit, Linear4bit, Int8Params, Linear8bitLt); transformers 5.17,
@@ -17,7 +17,6 @@
 // plugins/accelerated-peft, gptqmodel/nn_modules/qlinear/qlinear_tritonv2.py).
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,68 +60,6 @@ struct PackedStorage {
   // Values that share a scale in a matrix of `columns`.
   std::int64_t block_of(std::int64_t columns) const { return block > 0 ? block : columns; }
 };
-
-inline constexpr std::array<PackedStorage, 13> kPackedStorages{{
-    {.name = "nf4", .type = "nf4", .in_runtime = true},
-    {.name = "nf4-dq",
-     .scale = DType::uint8,
-     .scale_block = 256,
-     .scale_table = 256,
-     .offsets = 1,
-     .type = "nf4",
-     .in_runtime = true},
-    {.name = "fp4", .type = "fp4"},
-    {.name = "int8",
-     .bits = 8,
-     .gemm = PackedGemm::int8,
-     .block = 0,
-     .table = 0,
-     .in_runtime = true},
-    // Of the runtime alone, in blocks of 256 as Q-GaLore has them (Zhang et al., arXiv 2407.08296).
-    {.name = "int8-affine",
-     .bits = 8,
-     .block = 256,
-     .table = 0,
-     .in_runtime = true,
-     .in_packages = false,
-     .affine = true},
-    {.name = "gptq",
-     .gemm = PackedGemm::gptq,
-     .block = 128,
-     .scale = DType::fp16,
-     .table = 0,
-     .type = "gptq",
-     .grouped = true},
-    {.name = "gptq-row",  // group_size -1
-     .gemm = PackedGemm::gptq,
-     .block = 0,
-     .scale = DType::fp16,
-     .table = 0,
-     .type = "gptq",
-     .grouped = true},
-    {.name = "awq",
-     .gemm = PackedGemm::awq,
-     .block = 128,
-     .scale = DType::fp16,
-     .table = 0,
-     .type = "awq",
-     .grouped = true},
-    {.name = "hqq", .gemm = PackedGemm::hqq, .scale = DType::bf16, .table = 0},
-    {.name = "torchao-int8",
-     .bits = 8,
-     .gemm = PackedGemm::torchao,
-     .block = 0,
-     .table = 0,
-     .converts_bias = false},
-    // transformers 5.17, quantizers/quantizer_*.py, is_trainable.
-    {.name = "torchao-int4",
-     .refusal = "Transformers trains on torchao's 8-bit weights alone, and PEFT stops with "
-                "\"TorchaoLoraLinear only supports int8 weights for now.\""},
-    {.name = "fp8", .refusal = "Transformers does not train on weights in FP8"},
-    {.name = "mxfp4",
-     .refusal = "Transformers does not train on weights in MXFP4, but on what it unpacks them to "
-                "as it loads them (Mxfp4Config(dequantize=True)): without --quantize"},
-}};
 
 // Of a layer: whether --quantize packs the weight of the module that the parameter belongs to.
 inline bool packs_module(const ParameterRow& row) {

@@ -183,8 +183,7 @@ TEST_CASE("what this version does not model is refused by name") {
 
 TEST_CASE("a packed base is named, frozen and adapted") {
   CHECK(refusal("gpt2", {{"quantize", "nf3"}, {"lora-rank", "8"}}, ErrorKind::bad_input) ==
-        "--quantize nf3: must be nf4, nf4-dq, fp4, int8, int8-affine, gptq, gptq-row, awq, hqq, "
-        "torchao-int8");
+        "--quantize nf3: must be " + models::packed_storage_names());
   CHECK(refusal("gpt2", {{"quantize", "nf4"}}, ErrorKind::bad_input)
             .starts_with("--quantize nf4: a packed base is frozen"));
   CHECK(refusal("gpt2", {{"quant-storage", "bf16"}}, ErrorKind::bad_input) ==
