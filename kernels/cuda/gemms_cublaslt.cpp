@@ -282,10 +282,10 @@ class CublasLt : public Gemms {
     const auto found = plans_.find(call);
     if (found != plans_.end()) return found->second;
     Plan& plan = plans_.try_emplace(call, call).first->second;
-    // A bias must be there for the heuristic; its address tells the alignment.
+    // A bias must be there for the heuristic; its address, which nobody reads, tells the alignment.
     if (call.bias)
       set(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-          reinterpret_cast<const void*>(call.alignment));
+          reinterpret_cast<const void*>(call.alignment));  // NOLINT(performance-no-int-to-ptr)
     cublasLtMatmulHeuristicResult_t results[kCandidates];
     int count = 0;
     const cublasStatus_t status = lt::matmul_algo_get_heuristic(

@@ -81,8 +81,8 @@ void multiply_fp32(const Gemm& p, const Columns& c) {
 // Three square tiles share the panels: one of the result, one of each operand.
 void multiply_panels(const Gemm& p, const Columns& c, const TensorView& panels) {
   expect(panels.elements() >= 3, "linear", "16-bit operands need panels");
-  const auto side =
-      static_cast<std::int64_t>(std::floor(std::sqrt(static_cast<double>(panels.elements() / 3))));
+  const std::int64_t third = panels.elements() / 3;
+  const auto side = static_cast<std::int64_t>(std::floor(std::sqrt(static_cast<double>(third))));
   float* sum = fp32_of(panels);
   float* left = sum + side * side;
   float* right = left + side * side;

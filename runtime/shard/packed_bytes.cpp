@@ -138,4 +138,16 @@ std::vector<float> unpacked(std::span<const std::byte> bytes, DType dtype,
   return values;
 }
 
+PackingLoss packing_loss(std::span<const float> values, DType dtype, const PackedPlaces& places) {
+  const std::vector<float> plain = rounded(values, dtype);
+  const std::vector<float> back = unpacked(packed_bytes(values, dtype, places), dtype, places);
+  PackingLoss sums;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double value = static_cast<double>(plain[i]), off = static_cast<double>(back[i]) - value;
+    sums.lost += off * off;
+    sums.all += value * value;
+  }
+  return sums;
+}
+
 }  // namespace plimsoll::runtime::shard

@@ -27,4 +27,11 @@ std::vector<std::byte> packed_bytes(std::span<const float> values, DType dtype,
 std::vector<float> unpacked(std::span<const std::byte> bytes, DType dtype,
                             const PackedPlaces& places);
 
+// Sums of squares: of what unpacked values differ from the ones that a GEMM in `dtype` would have
+// read, and of these.
+struct PackingLoss {
+  double lost = 0, all = 0;
+};
+PackingLoss packing_loss(std::span<const float> values, DType dtype, const PackedPlaces& places);
+
 }  // namespace plimsoll::runtime::shard

@@ -18,6 +18,7 @@
 #include "tools/run/ended_from_outside.h"
 #include "tools/run/environment.h"
 #include "tools/run/on_gpu.h"
+#include "tools/run/packing.h"
 #include "tools/run/profile_rows.h"
 #include "tools/run/recorder.h"
 #include "tools/run/saved_weights.h"
@@ -92,8 +93,7 @@ class Training {
     if (checkpoints_.resumes())
       checkpoints_.load(trainer);
     else
-      trainer.load([&](const runtime::ModelParameter& parameter, std::int64_t first,
-                       std::span<float> to) { weights_.read(parameter, first, to); });
+      load_weights(trainer, world.rank() == 0);
     const auto reserved = [&] { return trainer.worker().memory.reserved(); };
     if (own) readings.push_back({"weights", used_of_this_gpu(), reserved()});
     Recorder recorder(world.rank(), reserved());
@@ -183,6 +183,18 @@ class Training {
                          .length = job.workload.batch.seq_len};
     checkpoints.resume(tokens, shape);
     return shape;
+  }
+
+  void load_weights(runtime::Trainer& trainer, bool tells) {
+    const runtime::ReadParameter read = [&](const runtime::ModelParameter& parameter,
+                                            std::int64_t first, std::span<float> to) {
+      weights_.read(parameter, first, to);
+    };
+    trainer.load(read);
+    const DType compute = trainer.worker().regime.compute;
+    const std::string note =
+        tells ? packing_note(job_.model, job_.workload.strategy, compute, read) : "";
+    if (!note.empty()) progress_.note(note);
   }
 
   // Processes plan each for themselves, perhaps from files of their own.
