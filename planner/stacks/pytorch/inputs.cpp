@@ -39,7 +39,7 @@ void StepWriter::declare_litgpt_inputs() {
   for (const LayerRun& run : s_.parts.runs)
     for (const LayerPart& layer : run.pattern)
       for (const LinearPart& linear : layer.linears)
-        if (linear.joined.pads)
+        if (linear.joined.pads && s_.strategy.code != models::ModelCode::litgpt_0_3_0)
           persistent("lora.places",
                      s_.layer.bytes(linear.joined.width(), DType::int64) * run.repeats(),
                      Category::parameters);
