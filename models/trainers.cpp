@@ -72,6 +72,7 @@ constexpr TrainerDefault kLitgptFull0513[] = {
 // The same of 2024, whose pyproject.toml asks for bitsandbytes 0.42.0.
 constexpr TrainerDefault kLitgpt0413[] = {
     {"model-code", "litgpt@0.4.13", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
     {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
     {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
     {"optimizer", "adamw", "litgpt/finetune/lora.py, optimizer"},
@@ -82,6 +83,7 @@ constexpr TrainerDefault kLitgpt0413[] = {
     {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}};
 constexpr TrainerDefault kLitgpt030[] = {
     {"model-code", "litgpt@0.3.0", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
     {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
     {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
     {"optimizer", "adamw", "litgpt/finetune/lora.py, main: optimizer_cls"},
@@ -92,6 +94,7 @@ constexpr TrainerDefault kLitgpt030[] = {
     {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}};
 constexpr TrainerDefault kLitgptFull0413[] = {
     {"model-code", "litgpt@0.4.13", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
     {"precision", "bf16", "config_hub/finetune/llama-3.2-1B/full.yaml, precision: bf16-true"},
     {"optimizer", "adamw", "litgpt/finetune/full.py, optimizer"},
     {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
@@ -99,6 +102,7 @@ constexpr TrainerDefault kLitgptFull0413[] = {
     {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
 constexpr TrainerDefault kLitgptFull030[] = {
     {"model-code", "litgpt@0.3.0", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
     {"precision", "bf16", "config_hub/finetune/tiny-llama/full.yaml, precision: bf16-true"},
     {"optimizer", "adamw", "litgpt/finetune/full.py, main"},
     {"optimizer-impl", "foreach", "litgpt/finetune/full.py, main"},

@@ -126,19 +126,19 @@ TEST_CASE("each trainer's options are these") {
        "--model-code litgpt@0.5.13 --precision bf16 --adapter-dtype bf16 --optimizer adamw "
        "--optimizer-impl foreach --micro-batch 1 --loss chunked --recompute none"},
       {"litgpt@0.4.13",
-       "--model-code litgpt@0.4.13 --precision bf16 --adapter-dtype bf16 --optimizer adamw "
-       "--optimizer-impl foreach --micro-batch 1 --loss chunked --recompute none "
-       "--bitsandbytes-version 0.42"},
+       "--model-code litgpt@0.4.13 --torch-version 2.4.1 --precision bf16 --adapter-dtype bf16 "
+       "--optimizer adamw --optimizer-impl foreach --micro-batch 1 --loss chunked --recompute "
+       "none --bitsandbytes-version 0.42"},
       {"litgpt@0.3.0",
-       "--model-code litgpt@0.3.0 --precision bf16 --adapter-dtype bf16 --optimizer adamw "
-       "--optimizer-impl foreach --micro-batch 1 --loss chunked --recompute none "
-       "--bitsandbytes-version 0.42"},
+       "--model-code litgpt@0.3.0 --torch-version 2.4.1 --precision bf16 --adapter-dtype bf16 "
+       "--optimizer adamw --optimizer-impl foreach --micro-batch 1 --loss chunked --recompute "
+       "none --bitsandbytes-version 0.42"},
       {"litgpt-full@0.4.13",
-       "--model-code litgpt@0.4.13 --precision bf16 --optimizer adamw --optimizer-impl foreach "
-       "--micro-batch 1 --recompute none"},
+       "--model-code litgpt@0.4.13 --torch-version 2.4.1 --precision bf16 --optimizer adamw "
+       "--optimizer-impl foreach --micro-batch 1 --recompute none"},
       {"litgpt-full@0.3.0",
-       "--model-code litgpt@0.3.0 --precision bf16 --optimizer adamw --optimizer-impl foreach "
-       "--micro-batch 1 --recompute none"},
+       "--model-code litgpt@0.3.0 --torch-version 2.4.1 --precision bf16 --optimizer adamw "
+       "--optimizer-impl foreach --micro-batch 1 --recompute none"},
       {"litgpt-full@0.5.13",
        "--model-code litgpt@0.5.13 --precision bf16 --optimizer adamw --optimizer-impl foreach "
        "--micro-batch 1 --recompute none"},

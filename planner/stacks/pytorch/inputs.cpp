@@ -44,6 +44,7 @@ void StepWriter::declare_litgpt_inputs() {
                      s_.layer.bytes(linear.joined.width(), DType::int64) * run.repeats(),
                      Category::parameters);
   persistent("logits", head_.held_logits(), Category::logits);
+  head_.declare_held_graph();
   if (s_.d.embedding_norm) {
     const SymBytes table =
         s_.layer.bytes(checked_multiply(s_.d.vocab, s_.d.hidden), s_.regime.weight);
