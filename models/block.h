@@ -1,9 +1,8 @@
 // One decoder layer's forward pass as data, in the order in which the model's own code runs it.
 //
-// A family writes its block once, beside its parameter table (models/families). A node computes
-// values from values; what it saves for the backward, in which dtype it computes and which memory
-// it takes is a stack's matter (planner/stacks). Eager Python decides when a value dies: a frame
-// holds its local variables until it returns, which `releases` says.
+// A family writes its block once, beside its parameter table (models/families). What a node saves
+// for the backward, in which dtype it computes and which memory it takes is a stack's matter
+// (planner/stacks). When a value dies is Python's: a frame holds it until it returns (`releases`).
 #pragma once
 
 #include <cstdint>
@@ -23,11 +22,10 @@ struct LayerOps;
 const char* interned(std::string_view text);
 
 // rms_norm multiplies the weight with the normalized values in the input's dtype (Llama),
-// rms_norm_fp32 in fp32, before the cast back (OLMo 2).
-// rms_norm_one_plus likewise, with 1 + weight (Gemma). rms_norm_inline is Llama's in one
-// expression, whose values no name holds; rms_norm_fused is torch.nn.RMSNorm, a kernel;
-// rms_norm_composite is torch.rms_norm of x in fp32 with a weight in another dtype, which runs as
-// operations of its own; rms_norm_product is rms_norm_fp32 of x · x.
+// rms_norm_fp32 in fp32, before the cast back (OLMo 2), rms_norm_one_plus likewise, with 1 + weight
+// (Gemma). rms_norm_inline is Llama's in one expression, whose values no name holds; rms_norm_fused
+// is torch.nn.RMSNorm, a kernel; rms_norm_composite torch.rms_norm of x in fp32, operations of its
+// own; rms_norm_product and _low are rms_norm_fp32 and rms_norm of x · x.
 enum class ModuleClass : std::uint8_t {
   linear,
   conv1d,
@@ -38,6 +36,7 @@ enum class ModuleClass : std::uint8_t {
   rms_norm_fused,
   rms_norm_composite,
   rms_norm_product,
+  rms_norm_product_low,
   layer_norm,
   experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
   sinks,  // one learned score of each head, beside those of the keys (GPT-OSS); in, out: heads
@@ -47,8 +46,8 @@ constexpr bool is_norm(ModuleClass c) {
          c != ModuleClass::sinks;
 }
 
-// A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths
-// are elements; a norm's `in` and `out` are the axis that it normalizes.
+// With parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Of a norm `in`
+// and `out` are the axis that it normalizes.
 struct Module {
   const char* name = "";
   ModuleClass kind = ModuleClass::linear;
@@ -68,6 +67,7 @@ enum class OpKind : std::uint8_t {
   concatenate,  // in: parts of each head's elements; out: [batch, heads, s, head_dim]
   heads,  // in: x [b, s, width]; out: a view of it, [b, heads, s, d]
   reshape,  // in: x [b, heads, s, d], a strided view; out: [b·heads, s, d]
+  expand,  // the same; out: a copy of it, in which each head may stand several times
   rotary,  // in: q, k, or one of them; out: each rotated
   // in: q, k, v; out: the result, what eager attention returns beside it and, with `alibi`, the
   // scores before and after the mask, which its frame holds

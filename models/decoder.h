@@ -13,7 +13,8 @@ enum class NormKind : std::uint8_t {  // as ModuleClass's
   rms_norm_inline,
   rms_norm_fused,
   rms_norm_composite,
-  rms_norm_product
+  rms_norm_product,
+  rms_norm_product_low
 };
 constexpr bool multiplies_in_fp32(NormKind kind) {
   return kind == NormKind::rms_norm_fp32 || kind == NormKind::rms_norm_one_plus ||

@@ -91,9 +91,10 @@ constexpr Option kPlanOptions[] = {
               "stack/transformers_version"),
     of_a_step("bitsandbytes-version", "V", "Stack", "0.41 to 0.50 (0.50.2)",
               "stack/bitsandbytes_version"),
-    Option{"model-code", "NAME", "Stack",
-           "transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, "
-           "torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)"}
+    Option{
+        "model-code", "NAME", "Stack",
+        "transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, "
+        "torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13: whose forward (transformers)"}
         .of_step_at("stack/model_code")
         .one_of(kNamesOf<ModelCode>)
         .fixing("stack"),

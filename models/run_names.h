@@ -34,9 +34,9 @@ inline constexpr std::array<std::string_view, 10> kNamesOf<Attention>{
     "flash",   "eager", "math",      "flash-1", "flash-2",
     "flash-3", "cudnn", "efficient", "flex",    "xformers"};
 template <>
-inline constexpr std::array<std::string_view, 6> kNamesOf<ModelCode>{
-    "transformers",     "torchtitan@2024-03", "torchtitan@2024-12",
-    "torchtitan@0.2.2", "torchtune@0.6.1",    "litgpt@0.5.13"};
+inline constexpr std::array<std::string_view, 8> kNamesOf<ModelCode>{
+    "transformers",    "torchtitan@2024-03", "torchtitan@2024-12", "torchtitan@0.2.2",
+    "torchtune@0.6.1", "litgpt@0.3.0",       "litgpt@0.4.13",      "litgpt@0.5.13"};
 template <>
 inline constexpr std::array<std::string_view, 6> kNamesOf<AdapterKind>{
     "lora", "ia3", "vera", "prompt-tuning", "p-tuning", "prefix-tuning"};

@@ -69,6 +69,46 @@ constexpr TrainerDefault kLitgptFull0513[] = {
     {"micro-batch", "1", "litgpt/finetune/full.py, train.micro_batch_size"},
     {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
 
+// The same of 2024, whose pyproject.toml asks for bitsandbytes 0.42.0.
+constexpr TrainerDefault kLitgpt0413[] = {
+    {"model-code", "litgpt@0.4.13", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
+    {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
+    {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
+    {"optimizer", "adamw", "litgpt/finetune/lora.py, optimizer"},
+    {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
+    {"micro-batch", "1", "litgpt/finetune/lora.py, train.micro_batch_size"},
+    {"loss", "chunked", "litgpt/finetune/lora.py, lm_head_chunk_size"},
+    {"recompute", "none", "litgpt/finetune/lora.py, setup: strategy"},
+    {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}};
+constexpr TrainerDefault kLitgpt030[] = {
+    {"model-code", "litgpt@0.3.0", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
+    {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
+    {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
+    {"optimizer", "adamw", "litgpt/finetune/lora.py, main: optimizer_cls"},
+    {"optimizer-impl", "foreach", "litgpt/finetune/lora.py, main: optimizer_cls"},
+    {"micro-batch", "1", "litgpt/finetune/lora.py, setup: train"},
+    {"loss", "chunked", "litgpt/finetune/lora.py, lm_head_chunk_size"},
+    {"recompute", "none", "litgpt/finetune/lora.py, setup: strategy"},
+    {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}};
+constexpr TrainerDefault kLitgptFull0413[] = {
+    {"model-code", "litgpt@0.4.13", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
+    {"precision", "bf16", "config_hub/finetune/llama-3.2-1B/full.yaml, precision: bf16-true"},
+    {"optimizer", "adamw", "litgpt/finetune/full.py, optimizer"},
+    {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
+    {"micro-batch", "1", "litgpt/finetune/full.py, train.micro_batch_size"},
+    {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
+constexpr TrainerDefault kLitgptFull030[] = {
+    {"model-code", "litgpt@0.3.0", "litgpt/model.py"},
+    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
+    {"precision", "bf16", "config_hub/finetune/tiny-llama/full.yaml, precision: bf16-true"},
+    {"optimizer", "adamw", "litgpt/finetune/full.py, main"},
+    {"optimizer-impl", "foreach", "litgpt/finetune/full.py, main"},
+    {"micro-batch", "1", "litgpt/finetune/full.py, setup: train"},
+    {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
+
 constexpr TrainerDefault kTransformers517[] = {
     {"transformers-version", "5.17", "setup.py"},
     {"precision", "fp32", "src/transformers/training_args.py, bf16 and fp16"},
@@ -211,8 +251,20 @@ constexpr std::array kTrainers{
     Trainer{"litgpt", "0.5.13", "LitGPT's finetune_lora on one GPU",
             "Lightning-AI/litgpt, release 0.5.13, with lightning 2.6.6", kLitgpt0513,
             kLitgptBeside},
+    Trainer{"litgpt", "0.4.13", "LitGPT's finetune_lora on one GPU",
+            "Lightning-AI/litgpt, release 0.4.13, with lightning 2.4.0", kLitgpt0413,
+            kLitgptBeside},
+    Trainer{"litgpt", "0.3.0", "LitGPT's finetune_lora on one GPU",
+            "Lightning-AI/litgpt, release 0.3.0, with lightning 2.3.0.dev20240328", kLitgpt030,
+            kLitgptBeside},
     Trainer{"litgpt-full", "0.5.13", "LitGPT's finetune_full on one GPU",
             "Lightning-AI/litgpt, release 0.5.13, with lightning 2.6.6", kLitgptFull0513,
+            kLitgptFullBeside},
+    Trainer{"litgpt-full", "0.4.13", "LitGPT's finetune_full on one GPU",
+            "Lightning-AI/litgpt, release 0.4.13, with lightning 2.4.0", kLitgptFull0413,
+            kLitgptFullBeside},
+    Trainer{"litgpt-full", "0.3.0", "LitGPT's finetune_full on one GPU",
+            "Lightning-AI/litgpt, release 0.3.0, with lightning 2.3.0.dev20240328", kLitgptFull030,
             kLitgptFullBeside},
     Trainer{"llamafactory", "0.9.5", "LLaMA-Factory's stages pt and sft",
             "hiyouga/LLaMA-Factory, release 0.9.5", kLlamaFactory095,

@@ -84,8 +84,8 @@ std::vector<PlacedAdapter> placed_adapters(const models::ModelSpec& model, const
   }
   if (whole == 0) return out;
   JoinedAdapter& of = out[whole - 1].joined;
-  const models::Decoder& d = forward->decoder;
-  of.grouped = d.heads == d.kv_heads;
+  // Of the model: what its forward calls keys may be as many as its queries.
+  of.grouped = model.decoder->heads == model.decoder->kv_heads;
   of.pads = of.parts < static_cast<std::int64_t>(joined.of.size());
   return out;
 }

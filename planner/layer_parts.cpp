@@ -30,6 +30,8 @@ models::NormKind norm_kind(models::ModuleClass module) {
       return models::NormKind::rms_norm_composite;
     case models::ModuleClass::rms_norm_product:
       return models::NormKind::rms_norm_product;
+    case models::ModuleClass::rms_norm_product_low:
+      return models::NormKind::rms_norm_product_low;
     default:
       return models::NormKind::layer_norm;
   }

@@ -295,8 +295,12 @@ struct Forward {
   const models::OtherForward* other = nullptr;
 };
 
-// What LitGPT's finetune/lora.py puts in the embedding's place around a packed base: bitsandbytes'
-// StableEmbedding, with a LayerNorm. Nothing froze either, and the optimizer knows neither.
+// LitGPT's finetune/lora.py packs the head, too; since October 2024 it puts bitsandbytes'
+// StableEmbedding, with a LayerNorm, in the embedding's place. Nothing froze either, and the
+// optimizer knows neither.
+bool packs_head(const models::Strategy& s) {
+  return models::is_litgpt(s.code) && s.quantize;
+}
 void make_embedding_stable(ModelParts& parts) {
   models::Decoder& d = parts.decoder;
   d.embedding_norm = parts.train_embedding = true;
@@ -360,8 +364,7 @@ ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
     } else {
       const std::size_t front = parts.embedding.size(), tail = parts.tail.size();
       add_to_ends(parts, entry.row, trainable);
-      if (models::is_litgpt(strategy.code) && strategy.quantize &&
-          entry.row.module == models::ModuleKind::head)
+      if (packs_head(strategy) && entry.row.module == models::ModuleKind::head)
         parts.tail.back() = pack(parts.head, parts.tail.back(), entry.row, *strategy.quantize);
       if (saved) add_original(parts.embedding, front);
       if (saved) add_original(parts.tail, tail);
@@ -373,7 +376,8 @@ ModelParts parts_of(const ModelSpec& model, const models::Strategy& strategy) {
     for (const PlacedAdapter& placed : placed_adapters(model, *strategy.lora, forward.other))
       add_adapter(parts, layers, model, placed, *strategy.lora);
   if (adapters) add_prompt(parts, layers, model, strategy);
-  if (models::is_litgpt(strategy.code) && strategy.quantize) make_embedding_stable(parts);
+  if (packs_head(strategy) && !models::is_litgpt_of_2024(strategy.code))
+    make_embedding_stable(parts);
   for (LayerPart& layer : layers) order_by_module(layer);
   convert_to_float8(layers, strategy);
   find_runs(parts, layers, parts.trains_front() || forces_input_gradient(strategy),

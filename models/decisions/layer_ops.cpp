@@ -103,6 +103,7 @@ class Scheduling {
       case OpKind::leave:
         return;
       case OpKind::reshape:
+      case OpKind::expand:
         return refuse("copies of queries and keys by head");
       case OpKind::concatenate:
         return concatenate(node);

@@ -282,6 +282,12 @@ ValueId BlockBuilder::reshape(std::string_view name, ValueId x) {
   return as_wide(OpKind::reshape, name, x);
 }
 
+ValueId BlockBuilder::expand(std::string_view name, ValueId x, std::int64_t width) {
+  const ValueId out = value(width);
+  node(OpKind::expand, name, {x}).out = {out};
+  return out;
+}
+
 ValueList BlockBuilder::rotary(std::string_view name, ValueId q, ValueId k, bool casts_back) {
   const ValueList out{value(width(q)), value(width(k))};
   Node& added = node(OpKind::rotary, name, {q, k});

@@ -53,6 +53,7 @@ class BlockBuilder {
   ValueId concatenate(std::string_view name, ValueId a, ValueId b);
   ValueId heads(std::string_view name, ValueId x);
   ValueId reshape(std::string_view name, ValueId x);
+  ValueId expand(std::string_view name, ValueId x, std::int64_t width);
   ValueList rotary(std::string_view name, ValueId q, ValueId k, bool casts_back = false);
   // The first `rotated_q` and `rotated_k` elements of a token are rotated.
   ValueList joined_rotary(std::string_view name, ValueList of, std::int64_t rotated_q,

@@ -35,9 +35,10 @@ std::string content(const std::filesystem::path& path) {
 
 // The enumerators of each kind, in their order.
 using Words = std::span<const std::string_view>;
-constexpr std::string_view kNorms[] = {"layer_norm",         "rms_norm",        "rms_norm_fp32",
-                                       "rms_norm_one_plus",  "rms_norm_inline", "rms_norm_fused",
-                                       "rms_norm_composite", "rms_norm_product"};
+constexpr std::string_view kNorms[] = {
+    "layer_norm",         "rms_norm",         "rms_norm_fp32",
+    "rms_norm_one_plus",  "rms_norm_inline",  "rms_norm_fused",
+    "rms_norm_composite", "rms_norm_product", "rms_norm_product_low"};
 constexpr std::string_view kPositions[] = {"learned", "counted", "rope", "alibi"};
 constexpr std::string_view kEmbeddings[] = {"none", "module", "model"};
 constexpr std::string_view kMlps[] = {"gelu_tanh", "gelu", "relu", "swiglu"};
@@ -50,6 +51,7 @@ constexpr std::string_view kModules[] = {"linear",
                                          "rms_norm_fused",
                                          "rms_norm_composite",
                                          "rms_norm_product",
+                                         "rms_norm_product_low",
                                          "layer_norm",
                                          "experts",
                                          "sinks"};
@@ -60,6 +62,7 @@ constexpr std::string_view kOps[] = {"norm",
                                      "concatenate",
                                      "heads",
                                      "reshape",
+                                     "expand",
                                      "rotary",
                                      "attention",
                                      "activation",

@@ -132,7 +132,8 @@ inline const std::vector<std::pair<const char*, Change>>& changes() {
       {"flex", [](Strategy& s) { s.attention = models::Attention::flex; }},
       {"tune", both(bf16, code(models::ModelCode::torchtune_0_6_1))},
       {"titan", code(models::ModelCode::torchtitan_0_2_2)},
-      {"litgpt", code(models::ModelCode::litgpt_0_5_13)}};
+      {"litgpt", code(models::ModelCode::litgpt_0_5_13)},
+      {"litgpt 2024", code(models::ModelCode::litgpt_0_3_0)}};
   return all;
 }
 

@@ -70,8 +70,17 @@ const std::map<std::string, double> kMissed{
     {"fms-bnb-foak-mistral-lora-4x8-45", 0.0020},
     {"fms-bnb-foak-liger-mistral-lora-4x4-45", 0.0036},
     {"fms-bnb-foak-liger-mistral-lora-4x8-45", 0.0020},
-    {"litgpt-llama-2-7b-lora", 0.0013},
-    {"litgpt-llama-3.2-1b-lora", 0.0015},
+    {"litgpt-llama-2-7b-lora", 0.0011},
+    {"litgpt-llama-2-7b-lora-4x", 0.0011},
+    {"litgpt-llama-2-7b-qlora", 0.0018},
+    {"litgpt-llama-3-8b-qlora", 0.0024},
+    {"litgpt-mistral-7b-v0.2-qlora", 0.0036},
+    {"litgpt-mistral-7b-qlora", 0.0036},
+    {"litgpt-llama-3.1-8b-qlora", 0.0023},
+    {"litgpt-llama-3.2-1b-qlora", 0.0015},
+    {"litgpt-llama-3.2-3b-qlora", 0.0022},
+    {"litgpt-tiny-llama-full", 0.0013},
+    {"litgpt-tiny-llama-full-4x", 0.0013},
     {"fsdpqlora-02", 0.0075},
     {"fsdpqlora-03", 0.0075},
 };
@@ -90,7 +99,7 @@ TEST_CASE("published peaks are planned within 0.1 %, less those listed with thei
     ++judged;
     missed += listed == kMissed.end() ? 0 : 1;
   }
-  CHECK(judged == 246);
+  CHECK(judged == 260);
   CHECK(missed == kMissed.size());
 }
 

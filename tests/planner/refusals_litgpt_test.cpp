@@ -63,6 +63,29 @@ TEST_CASE("LitGPT's code runs as its scripts do on one GPU") {
       litgpt);
 }
 
+TEST_CASE("LitGPT's code of 2024 packs with the bitsandbytes that it asks for") {
+  const auto packed = [](Refusable& a) {
+    pack_base(a, "nf4");
+    litgpt_lora(a);
+    a.s.code = ModelCode::litgpt_0_3_0;
+    a.s.torch = {2, 4, 1};
+    a.s.bitsandbytes = {0, 42, 0};
+  };
+  const char* const other = "--model-code litgpt@0.3.0 packs with bitsandbytes 0.42.0";
+  check_refusals({{kNothing, [](Refusable&) {}},
+                  {kNothing, [](Refusable& a) { a.s.code = ModelCode::litgpt_0_4_13; }},
+                  {other,
+                   [](Refusable& a) {
+                     a.s.bitsandbytes = {0, 43, 3};
+                   }},
+                  {other, [](Refusable& a) { a.s.bitsandbytes = models::kBitsandbytes; }},
+                  {"--torch-version 2.8.0 with --model-code",
+                   [](Refusable& a) {
+                     a.s.torch = {2, 8, 0}, a.s.bitsandbytes = {0, 50, 2};
+                   }}},
+                 packed);
+}
+
 TEST_CASE("LitGPT's adapters are those of its switches, the head's parts whole") {
   const char* const all = "--model-code litgpt@0.5.13 adapts all of the MLP or none of it";
   const char* const packs = "--model-code litgpt@0.5.13 packs a base under adapters in four bits";

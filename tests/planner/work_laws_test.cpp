@@ -118,7 +118,8 @@ TEST_CASE("a loss changes nothing that the layers compute, nor the head's produc
   for (const char* config : kModels)
     for (const models::ModelCode code :
          {models::ModelCode::transformers, models::ModelCode::torchtune_0_6_1,
-          models::ModelCode::torchtitan_0_2_2, models::ModelCode::litgpt_0_5_13})
+          models::ModelCode::torchtitan_0_2_2, models::ModelCode::litgpt_0_3_0,
+          models::ModelCode::litgpt_0_5_13})
       for (const bool adapters : {false, true}) {
         Strategy s;
         s.code = code;

@@ -102,7 +102,8 @@ TEST_CASE("a trainer's defaults are as if they had been said, and options go bef
   CHECK_FALSE(any_note(same, "otherwise"));
   CHECK(any_note(same, "--zero 3"));
   const std::string known =
-      "; known are axolotl@0.19, litgpt@0.5.13, litgpt-full@0.5.13, llamafactory@0.9.5, "
+      "; known are axolotl@0.19, litgpt@0.5.13, litgpt@0.4.13, litgpt@0.3.0, litgpt-full@0.5.13, "
+      "litgpt-full@0.4.13, litgpt-full@0.3.0, llamafactory@0.9.5, "
       "ms-swift@4.6, "
       "torchtitan@0.2.2, torchtitan@2024-12, torchtune@0.6.1, torchtune-single-device@0.6.1, "
       "transformers@5.17, "
@@ -124,6 +125,20 @@ TEST_CASE("each trainer's options are these") {
       {"litgpt@0.5.13",
        "--model-code litgpt@0.5.13 --precision bf16 --adapter-dtype bf16 --optimizer adamw "
        "--optimizer-impl foreach --micro-batch 1 --loss chunked --recompute none"},
+      {"litgpt@0.4.13",
+       "--model-code litgpt@0.4.13 --torch-version 2.4.1 --precision bf16 --adapter-dtype bf16 "
+       "--optimizer adamw --optimizer-impl foreach --micro-batch 1 --loss chunked --recompute "
+       "none --bitsandbytes-version 0.42"},
+      {"litgpt@0.3.0",
+       "--model-code litgpt@0.3.0 --torch-version 2.4.1 --precision bf16 --adapter-dtype bf16 "
+       "--optimizer adamw --optimizer-impl foreach --micro-batch 1 --loss chunked --recompute "
+       "none --bitsandbytes-version 0.42"},
+      {"litgpt-full@0.4.13",
+       "--model-code litgpt@0.4.13 --torch-version 2.4.1 --precision bf16 --optimizer adamw "
+       "--optimizer-impl foreach --micro-batch 1 --recompute none"},
+      {"litgpt-full@0.3.0",
+       "--model-code litgpt@0.3.0 --torch-version 2.4.1 --precision bf16 --optimizer adamw "
+       "--optimizer-impl foreach --micro-batch 1 --recompute none"},
       {"litgpt-full@0.5.13",
        "--model-code litgpt@0.5.13 --precision bf16 --optimizer adamw --optimizer-impl foreach "
        "--micro-batch 1 --recompute none"},
@@ -277,6 +292,7 @@ TEST_CASE("LitGPT's code names what its scripts do otherwise, or what is not mod
   CHECK(refusal("llama-3.2-3b", {{"trainer", "litgpt-full"}}) == "");
   CHECK(with({}).find("--loss full (finetune/full.py)") != std::string::npos);
   CHECK(refusal("mistral-7b-v0.3", {{"trainer", "litgpt"}, {"lora-rank", "8"}}) == "");
+  CHECK(refusal("mistral-7b-v0.1", {{"trainer", "litgpt@0.3.0"}, {"lora-rank", "8"}}) == "");
   for (const char* const other : {"mistral-7b-v0.1", "qwen2.5-7b"})
     CHECK(refusal(other, {{"trainer", "litgpt"}, {"lora-rank", "8"}})
               .find("is not modelled (llama and mistral are, without biases and windows)") !=

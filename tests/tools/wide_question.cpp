@@ -238,7 +238,7 @@ void ask_of_torchtune(Asking& ask) {
 
 void ask_of_litgpt(Asking& ask) {
   ask.out.model = ask.of({"llama-3.2-1b", "llama-3.1-8b", "llama-2-7b", "mistral-7b-v0.3"});
-  ask.add("trainer", {"litgpt", "litgpt-full"});
+  ask.add("trainer", {"litgpt", "litgpt-full", "litgpt@0.4.13", "litgpt@0.3.0"});
   ask.sometimes(2, "lora-rank", {"8", "64"});
   ask.sometimes(3, "quantize", {"nf4", "nf4-dq"});
 }

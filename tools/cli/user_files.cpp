@@ -14,9 +14,11 @@
 #include "models/decisions/layer.h"
 #include "models/gpu_catalog.h"
 #include "models/json_reader.h"
+#include "models/optimizers.h"
 #include "models/options.h"
 #include "models/peft_config_reader.h"
 #include "models/recompute.h"
+#include "models/run_names.h"
 #include "models/storages.h"
 #include "models/trainer_config_reader.h"
 #include "models/trainers.h"
@@ -186,6 +188,13 @@ class Merger {
     return option == "use-reentrant" && recomputes_no_layers(out_.options.find("recompute"));
   }
 
+  // How torch's optimizers step, where another package's was asked for.
+  bool has_one_form(std::string_view option) const {
+    if (option != "optimizer-impl" || !out_.options.has("optimizer")) return false;
+    const auto optimizer = models::choice_from<models::Optimizer>(said("optimizer"));
+    return optimizer && models::rule_of(*optimizer).torch.package != nullptr;
+  }
+
   static bool recomputes_no_layers(const std::string* text) {
     if (text == nullptr) return false;
     const auto recompute = models::recompute_from(*text);
@@ -258,7 +267,8 @@ class Merger {
       const std::string_view value =
           older && !one.before_ampere.empty() ? one.before_ampere : one.value;
       const std::string* text = out_.options.find(one.option);
-      const bool said = text != nullptr || lacks_checkpoints(one.option);
+      const bool said =
+          text != nullptr || lacks_checkpoints(one.option) || has_one_form(one.option);
       const bool agrees = text != nullptr && *text == value;
       std::string& list = said && !agrees ? left : taken;
       list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, value);

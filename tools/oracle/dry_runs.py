@@ -33,6 +33,9 @@ FILE, of this folder:
   dry_runs_torchtune_draw.json   tests/golden/dry_runs_torchtune_draw.json: the same, drawn
   dry_runs_litgpt_cases.json     tests/golden/dry_runs_litgpt.json: LitGPT's own code
   dry_runs_litgpt_draw.json      tests/golden/dry_runs_litgpt_draw.json: the same, drawn
+  dry_runs_litgpt_0.3_cases.json tests/golden/dry_runs_litgpt_0.3.json: its code of April 2024, lightning
+                                 2.3.0.dev20240328; _0.4_cases.json: of September 2024, lightning 2.4.0; both with
+                                 torch 2.4.1, Transformers 4.45.2, bitsandbytes 0.42; _0.3_draw.json, _0.4_draw.json
   dry_runs_gpt_oss_cases.json    tests/golden/dry_runs_gpt_oss.json; dry_runs_gpt_oss_draw.json likewise, drawn
   dry_runs_block_draw.json       tests/golden/dry_runs_block_draw.json: checkpoints around the first layers, drawn
   dry_runs_compiled_draw.json    tests/golden/dry_runs_compiled_draw.json: compiled, checkpoints around some, drawn

@@ -1,7 +1,8 @@
 """LitGPT's own GPT inside Fabric, as its fine-tuning scripts run it, for torch_measure.py (stack.model_code).
 
 litgpt@0.5.13 is the package of that version, which has to be on PYTHONPATH with what it imports
-(lightning 2.6.6 was used, lightning-utilities, torchmetrics, jsonargparse). The model, its adapters,
+(lightning 2.6.6 was used, lightning-utilities, torchmetrics, jsonargparse); so are 0.4.13 and 0.3.0 (of
+2024: lightning 2.4.0 and 2.3.0.dev20240328, bitsandbytes 0.42). The model, its adapters,
 Fabric's precision, the packed base and the loss are LitGPT's, as finetune/full.py, finetune/lora.py
 and finetune/lora_legacy.py build and call them; the loop is torch_measure.py's. Its variable `logits`
 stays until the next forward has returned, as here. What is not: the sums of losses and token counts
@@ -15,7 +16,7 @@ format that those choose, and no workspace.
 import functools
 import gc
 
-CODES = ("litgpt@0.5.13",)
+CODES = ("litgpt@0.3.0", "litgpt@0.4.13", "litgpt@0.5.13")
 ATTENTION = {"q_proj": "lora_query", "k_proj": "lora_key", "v_proj": "lora_value", "o_proj": "lora_projection"}
 MLP = ("gate_proj", "up_proj", "down_proj")
 PACKED = {"nf4": "nf4", "nf4-dq": "nf4-dq", "fp4": "fp4"}
@@ -129,6 +130,7 @@ def build(workload):
     """The model, and how a batch's loss is made of it."""
     from litgpt.utils import chunked_cross_entropy
     strategy, length = workload["strategy"], workload["batch"]["seq_len"]
+    code = workload["stack"]["model_code"]
     fabric = fabric_of(workload)
     convolutions_without_cudnn()
     if strategy["lora"] is None:
@@ -146,7 +148,7 @@ def build(workload):
     loop = {}
 
     def begin(labels):
-        if strategy["quantize"]:
+        if strategy["quantize"] and code == CODES[-1]:
             loop["old_embedding"] = swap_embedding(model)
         model.max_seq_length = length
         loop["targets"] = labels

@@ -133,6 +133,8 @@ void BlockWriter::run(const NodePlan& at, Ref output, LayerSaved& s) {
       return run_concatenate(at, s);
     case OpKind::reshape:
       return run_reshape(at, s);
+    case OpKind::expand:
+      return run_expand(at, s);
     case OpKind::scale:
       s.of(node.out[0]) = copy(at.names->name, s.of(node.in[0]), values_of(node.in[0]),
                                dtype_of(node.in[0]), kKept);
@@ -205,6 +207,11 @@ void BlockWriter::run_reshape(const NodePlan& at, LayerSaved& s) {
   const ValueId in = at.node->in[0], out = at.node->out[0];
   s.of(out) =
       lays_out() ? copy(at.names->name, s.of(in), values_of(in), dtype_of(in), kKept) : s.of(in);
+}
+
+void BlockWriter::run_expand(const NodePlan& at, LayerSaved& s) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  s.of(out) = copy(at.names->name, s.of(in), values_of(out), dtype_of(in), kKept);
 }
 
 const OperandNames& BlockWriter::operand(const NodePlan& at, std::size_t i) {

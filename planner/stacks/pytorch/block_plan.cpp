@@ -41,6 +41,7 @@ bool saves(const NodePlan& at) {
     case OpKind::concatenate:
     case OpKind::heads:
     case OpKind::reshape:
+    case OpKind::expand:
     case OpKind::scale:
     case OpKind::add:
     case OpKind::visitors:
@@ -87,6 +88,7 @@ DType result(const BlockPlan& plan, const NodePlan& at, const Regime& regime, DT
     case OpKind::slice:
     case OpKind::heads:
     case OpKind::reshape:
+    case OpKind::expand:
     case OpKind::scale:
     case OpKind::multiply:
     case OpKind::dropout:
@@ -211,7 +213,7 @@ BlockPlan::BlockPlan(const LayerPart& part, const Regime& regime, DType input, b
       out.dtype = dtype;
       out.stream = node.kind == OpKind::add && value(node.in[0]).stream;
       out.heads_first = node.kind == OpKind::concatenate || node.kind == OpKind::reshape ||
-                        node.joins || node.halves;
+                        node.kind == OpKind::expand || node.joins || node.halves;
       // Each of rotary's results is made of one operand.
       out.grad = node.kind == OpKind::rotary ? value(node.in[i % node.in.size()]).grad : at.grad;
       out.grad_name = gradient_name(at);

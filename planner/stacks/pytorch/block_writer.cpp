@@ -136,6 +136,8 @@ void BlockWriter::back(const NodePlan& at, Ref d_input, const LayerSaved& s) {
     case OpKind::reshape:
       gradient(in) = gradient(node.out[0]);
       return;
+    case OpKind::expand:
+      return expand_back(at);
     case OpKind::scale:
       gradient(in) = {copy(at.names->grad, laid_out(node.out[0]), values_of(in), dtype_of(in))};
       return;
@@ -236,6 +238,14 @@ void BlockWriter::split_back(const NodePlan& at) {
   const TensorId joined = temporary(names.grad, values_of(in), dtype_of(in));
   op(names.grad).read(d[0]).read(d[1]).read(d[2]).write(joined);
   gradient(in) = {joined, false, by_head ? names.grad_laid_out : nullptr};
+}
+
+// The gradients of what was one head are summed.
+void BlockWriter::expand_back(const NodePlan& at) {
+  const ValueId in = at.node->in[0], out = at.node->out[0];
+  gradient(in) = gradient(out);
+  if (plan_->value(in).width != plan_->value(out).width)
+    gradient(in) = {copy(at.names->grad, gradient(out).tensor, values_of(in), dtype_of(in))};
 }
 
 // Each part's gradient is written into zeros of the whole (slice_backward), the last part's first;

@@ -82,7 +82,8 @@ class BlockWriter : public AttentionWriter {
   void fused_forward_of(const NodePlan& at, LayerSaved& s);
   void fused_backward_of(const NodePlan& at, Ref d_input, const LayerSaved& s);
   void run_views(const NodePlan&at, LayerSaved&s), run_concatenate(const NodePlan&at, LayerSaved&s);
-  void run_reshape(const NodePlan&at, LayerSaved&s), run_rotary(const NodePlan&, LayerSaved&);
+  void run_reshape(const NodePlan&, LayerSaved&), run_expand(const NodePlan&, LayerSaved&),
+      run_rotary(const NodePlan&, LayerSaved&);
   TapePart rotary_part(const NodePlan& at, std::size_t i) const;  // of an operand
   static const OperandNames& operand(const NodePlan& at, std::size_t i);  // of a rotary node
   void run_attention(const NodePlan& at, bool takes, LayerSaved& s);
@@ -107,8 +108,9 @@ class BlockWriter : public AttentionWriter {
   void back(const NodePlan& at, Ref d_input, const LayerSaved& s);
   Place place_of(const NodePlan& at, Ref d_input, const LayerSaved& s) const;
   void norm_back(const NodePlan& at, Ref d_input, const LayerSaved& s);
-  void split_back(const NodePlan&at), slice_back(const NodePlan&), sequence_back(const NodePlan&);
-  void add_back(const NodePlan&), concatenate_back(const NodePlan&), rotary_back(const NodePlan&);
+  void split_back(const NodePlan&at), slice_back(const NodePlan&), sequence_back(const NodePlan&),
+      expand_back(const NodePlan&), add_back(const NodePlan&), concatenate_back(const NodePlan&),
+      rotary_back(const NodePlan&);
   void attention_back(const NodePlan&, const LayerSaved&),
       activation_back(const NodePlan&, const LayerSaved&);
   void multiply_back(const NodePlan& at, const LayerSaved& s);
@@ -117,15 +119,13 @@ class BlockWriter : public AttentionWriter {
   void liger_rotary_back(const NodePlan&at), liger_gate_back(const NodePlan&at, const LayerSaved&s);
   void experts_back(const NodePlan&, const LayerSaved&),
       loop_back(const NodePlan&, const LayerSaved&);
-  bool shared(models::ValueId id) const;  // another value's backward is still to read the tensor
+  bool shared(models::ValueId id) const;  // another value's backward is still to read it
   TensorId add_apart(const NodePlan& at, TensorId a, TensorId b, Ref into);
-  // The gradient of a value, laid out as a GEMM reads it.
-  TensorId laid_out(models::ValueId id, bool for_gemm = false);
+  TensorId laid_out(models::ValueId id, bool for_gemm = false);  // a gradient, as a GEMM reads it
   Ref gradient_of(models::ValueId id);
   Sum& gradient(models::ValueId id) { return gradients_[static_cast<std::size_t>(id)]; }
 
-  // What the tables give to the rotary function of `x`.
-  std::array<Ref, 3> rotary_operands(TensorId x) const;
+  std::array<Ref, 3> rotary_operands(TensorId x) const;  // with the tables
   TapeCounts rotary_counts(models::ValueId id) const { return {values_of(id), values_of(id) / 2}; }
   void experts_work(const NodePlan& at, bool summed);
   TapePart experts_part(const NodePlan& at) const;

@@ -39,11 +39,12 @@ void StepWriter::declare_litgpt_inputs() {
   for (const LayerRun& run : s_.parts.runs)
     for (const LayerPart& layer : run.pattern)
       for (const LinearPart& linear : layer.linears)
-        if (linear.joined.pads)
+        if (linear.joined.pads && s_.strategy.code != models::ModelCode::litgpt_0_3_0)
           persistent("lora.places",
                      s_.layer.bytes(linear.joined.width(), DType::int64) * run.repeats(),
                      Category::parameters);
   persistent("logits", head_.held_logits(), Category::logits);
+  head_.declare_held_graph();
   if (s_.d.embedding_norm) {
     const SymBytes table =
         s_.layer.bytes(checked_multiply(s_.d.vocab, s_.d.hidden), s_.regime.weight);

@@ -1,13 +1,15 @@
 // LitGPT's LoRAQKVLinear (litgpt 0.5.13, lora.py): one A of all parts' ranks for queries, keys and
 // values; B as a convolution of one axis (conv1d), in groups where the parts are equally wide, else
-// one for each part; and, where some part has no adapter, zeros in its place (zero_pad).
+// one for each part; and, where some part has no adapter, zeros in its place (zero_pad). 0.4.13 is
+// the same; 0.3.0 turns what B made and the zeros, and copies both.
 #include "planner/stacks/pytorch/adapter.h"
 #include "planner/stacks/pytorch/modules.h"
 
 namespace plimsoll::planner::pytorch {
 
 // Convolution.cpp, _convolution: what A made, transposed, is laid out anew. index_copy_ keeps what
-// it copies and a clone of the places (derivatives.yaml; lora_ind). cuDNN's workspace is not known.
+// it copies and a clone of the places (derivatives.yaml; lora_ind), where 0.4.13 has the places
+// themselves. cuDNN's workspace is not known.
 void ModuleWriter::joined_forward(const LinearNames& names, const LinearPart& part,
                                   LinearSaved& s) {
   const SymInt t = tokens_.total();
@@ -32,9 +34,21 @@ void ModuleWriter::joined_forward(const LinearNames& names, const LinearPart& pa
   }
   s.padded = s.b.out;
   if (!of.pads) return;
+  s.source = s.b.out;
   s.padded = temporary(names.padded, t * part.out, dtype);
-  s.places = make(names.places, of.width(), DType::int64);
-  op(names.padded).read(s.b.out).write(s.padded).write(s.places);
+  const bool keeps = strategy_.code != models::ModelCode::litgpt_0_4_13;
+  s.places = keeps ? make(names.places, of.width(), DType::int64) : kNoTensor;
+  if (strategy_.code != models::ModelCode::litgpt_0_3_0) {
+    op(names.padded).read(s.b.out).write(s.padded).write(s.places);
+    return;
+  }
+  // x.transpose(0, 1).reshape(-1, …) of several sequences is a copy; index_copy is of the zeros.
+  const TensorId zeros = std::exchange(s.padded, temporary(names.padded, t * part.out, dtype));
+  op(names.padded).write(zeros);
+  op(names.places).write(s.places);
+  if (tokens_.sequences > 1)
+    s.source = copy(names.parts, s.b.out, t * of.width(), dtype, Category::activations);
+  op(names.padded).read(zeros).read(s.source).read(s.places).write(s.padded);
 }
 
 // Returns the gradient of what A made. Convolution.cpp, convolution_backward: a part's gradient and
@@ -48,15 +62,18 @@ TensorId ModuleWriter::joined_backward(const LinearNames& names, const LinearPar
     b_.work().gemm(gemm_of(dtype, t, of.rank, width));
     b_.work().gemm(gemm_of(dtype, width, of.rank, t));
   };
+  const bool turned = strategy_.code == models::ModelCode::litgpt_0_3_0 && tokens_.sequences > 1;
   if (of.pads) {
+    if (turned) d = copy(names.padded, d, t * part.out, dtype);
     const TensorId parts = temporary(names.parts_grad, t * of.width(), dtype);
-    op(names.padded).read(d).read(s.b.out).read(s.places).write(parts);
+    op(names.padded).read(d).read(s.source).read(s.places).write(parts);
     d = parts;
   }
+  const SymBytes laid_out = turned && of.pads ? bytes(t * of.width(), dtype) : SymBytes();
   const TensorId d_weight = sink_->begin(names.b, of.width() * of.rank, true);
   if (of.grouped) {
     const TensorId d_a = temporary(names.b.input_grad_low, t * part.lora_rank, dtype);
-    op(names.b.module).read(d).read(s.a.out).write(d_a).write(d_weight);
+    op(names.b.module).read(d).read(s.a.out).scratch(laid_out).write(d_a).write(d_weight);
     gemms(of.width());
     sink_->end(names.b, d_weight);
     return d_a;

@@ -77,6 +77,18 @@ void rms_norm_product(Function& f, const NormOperands& of, DType own, DType) {
   f.result(f.cast(f.named(product, ".product"), own));
 }
 
+// RMSNorm of LitGPT 0.3.0 (model.py): the same but that the normalized values are cast back before
+// the weight is multiplied, and take the name of those that were not.
+void rms_norm_product_low(Function& f, const NormOperands& of, DType own, DType) {
+  const ValueId wide = f.named(f.cast(of.x, DType::fp32), ".input.fp32");
+  const ValueId mean = f.mean(f.apply(Kind::multiply, wide, wide), kRows);
+  const ValueId root = f.apply(Kind::rsqrt, f.apply(Kind::add_number, mean));
+  const ValueId normalized = f.named(
+      f.cast(f.apply(Kind::multiply, wide, f.named(root, ".statistics")), own), ".normalized");
+  for (const ValueId held : {wide, mean, normalized}) f.hold(held);
+  f.result(f.apply(Kind::multiply, normalized, of.weight));
+}
+
 // RMSNorm of torchtitan in 2024 (models/norms.py): (x.float() · …).type_as(x) · weight.
 void rms_norm_inline(Function& f, const NormOperands& of, DType own, DType) {
   const ValueId normalized = normalize(f, f.named(f.cast(of.x, DType::fp32), ".input.fp32"), false);
@@ -127,6 +139,9 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
       break;
     case NormKind::rms_norm_product:
       rms_norm_product(f, of, x.dtype, wide);
+      break;
+    case NormKind::rms_norm_product_low:
+      rms_norm_product_low(f, of, x.dtype, wide);
       break;
     case NormKind::layer_norm:
       layer_norm(f, of, x.dtype, wide);

@@ -62,7 +62,8 @@ void refuse_bitsandbytes(const models::Strategy& s) {
   refuse(s.optimizer == models::Optimizer::galore8bit, ErrorKind::unsupported,
          " with --optimizer galore8bit is not modelled yet (" +
              models::text_of(models::kBitsandbytes) + " is)");
-  refuse(s.kernels == models::Kernels::unsloth || !models::is_transformers(s.code),
+  refuse(s.kernels == models::Kernels::unsloth ||
+             !(models::is_transformers(s.code) || models::is_litgpt_of_2024(s.code)),
          ErrorKind::unsupported,
          " with --kernels unsloth or --model-code is not modelled yet (" +
              models::text_of(models::kBitsandbytes) + " is)");

@@ -142,6 +142,9 @@ void refuse_litgpt_adapters(const models::ModelSpec& model, const models::Strate
   refuse_if(in_mlp != 0 && in_mlp != 3, "adapts all of the MLP or none of it (lora_mlp)");
 }
 
+// pyproject.toml of 0.3.0 and 0.4.13.
+constexpr models::Release kOfLitgpt2024{0, 42, 0};
+
 // finetune/full.py, finetune/lora.py, in bf16-true on one GPU.
 void refuse_litgpt(const models::ModelSpec& model, const models::Strategy& s,
                    const models::Batch& batch) {
@@ -155,6 +158,8 @@ void refuse_litgpt(const models::ModelSpec& model, const models::Strategy& s,
   refuse_if(s.quantize && (!s.lora || s.quantize->storage->gemm != models::PackedGemm::dequantizes),
             "packs a base under adapters in four bits: --quantize nf4, nf4-dq or fp4 with "
             "--lora-rank (bnb.nf4 and its kin)");
+  refuse_if(s.quantize && models::is_litgpt_of_2024(s.code) && s.bitsandbytes != kOfLitgpt2024,
+            "packs with bitsandbytes 0.42.0, which it asks for: --bitsandbytes-version 0.42");
   refuse_if(models::kbit_prepared(s), "has no --kbit-prep: nothing is cast to fp32");
   refuse_if(s.kernels != models::Kernels::eager || s.attention != models::Attention::flash,
             "runs its own kernels: --kernels eager, --attention flash");

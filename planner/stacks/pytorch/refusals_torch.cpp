@@ -39,10 +39,12 @@ void refuse_torch(const models::ModelSpec& model, const models::Strategy& s) {
              models::text_of(kOfTransformers5) + "; say --transformers-version");
   refuse_if(std::ranges::find(kFamilies, model.model_type) == std::end(kFamilies),
             "steps of " + model.model_type);
-  refuse_if(!models::is_transformers(s.code), "--model-code");
+  // tests/golden/dry_runs_litgpt_0.3.json and its kin: PyTorch 2.4.1.
+  const bool litgpt = models::is_litgpt_of_2024(s.code) && s.torch < kFsdp2;
+  refuse_if(!models::is_transformers(s.code) && !litgpt, "--model-code");
   refuse_if(s.compile != models::Compile::no, "--compile");
   refuse_if(s.kernels == models::Kernels::liger, "--kernels liger");
-  refuse_if(s.loss == models::Loss::chunked ||
+  refuse_if((s.loss == models::Loss::chunked && !litgpt) ||
                 (s.loss == models::Loss::fused && s.kernels != models::Kernels::fused),
             "--loss chunked or fused");
   refuse_if(s.rows != models::Rows::full, "rows that hold padding or several samples");

@@ -77,7 +77,7 @@ struct LinearSaved {
   Ia3Saved ia3;
   VeraSaved vera;
   TensorId mask = kNoTensor;  // LoRA's dropout
-  TensorId padded = kNoTensor, places = kNoTensor;  // joined_adapters.cpp
+  TensorId source = kNoTensor, padded = kNoTensor, places = kNoTensor;  // joined_adapters.cpp
   TensorId out = kNoTensor;
   bool input_grad = true;  // what it reads requires one
 };

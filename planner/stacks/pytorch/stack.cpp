@@ -159,7 +159,10 @@ void assume_packed(const models::Strategy& s, std::vector<Assumption>& out) {
     out.push_back({what, std::string("\"") + value + "\"", "derived", source});
   };
   const models::PackedGemm gemm = s.quantize->storage->gemm;
-  if (models::is_litgpt(s.code))
+  if (models::is_litgpt_of_2024(s.code))
+    say("packed base", "of halves, the head too",
+        "lightning 2.4.0, fabric/plugins/precision/bitsandbytes.py; litgpt 0.4.13, lora.py, GPT");
+  else if (models::is_litgpt(s.code))
     say("packed base",
         "of halves, the head too; the embedding and its norm are trained and never "
         "stepped with, and the embedding that was replaced stays",

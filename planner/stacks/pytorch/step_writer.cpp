@@ -104,7 +104,7 @@ void StepWriter::micro_batch(std::int64_t index, SymInt times) {
     s_.b.close();
   }
   wrapper_->end_backward();
-  if (s_.graph_keeps()) drop_graph();
+  if (s_.graph_keeps() && !models::is_litgpt(s_.strategy.code)) drop_graph();
 }
 
 // Autograd's nodes go with the loss, whose name is the loop's: what attributes of them hold lives

@@ -124,6 +124,7 @@ void BlockTracer::norm(const NodePlan& at) {
     case NormKind::rms_norm_fused:
     case NormKind::rms_norm_composite:
     case NormKind::rms_norm_product:
+    case NormKind::rms_norm_product_low:
       break;
   }
   fail(ErrorKind::internal, "a norm that is refused");
@@ -293,6 +294,7 @@ void BlockTracer::node(const NodePlan& at) {
     case OpKind::slice:
     case OpKind::concatenate:
     case OpKind::reshape:
+    case OpKind::expand:
     case OpKind::experts:
     case OpKind::route:
     case OpKind::visitors:

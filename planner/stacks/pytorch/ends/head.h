@@ -13,6 +13,7 @@ class HeadWriter : private StepPart {
   void loss_forward();
   void backward();
   SymBytes held_logits();  // from one forward to the next
+  void declare_held_graph();  // loss_litgpt.cpp
 
  private:
   NormInput final_norm_input() const;
@@ -83,7 +84,10 @@ class HeadWriter : private StepPart {
   void unsloth_forward();  // loss_unsloth.cpp
   SymInt unsloth_rows() const;
 
+  void replace_held_graph();
+
   Wrapper& wrapper_;
+  TensorId held_graph_ = kNoTensor;
   Packed packed_norm_, packed_logits_, packed_entropy_;  // on the host
 };
 

@@ -4,6 +4,8 @@
 // finetune/full.py: the logits of all tokens, and cross entropy of 128 rows at a time
 // (utils.py, chunked_cross_entropy). `chunked` is finetune/lora.py: the head on 128 tokens of each
 // sequence at a time (lm_head_chunk_size), and cross entropy of each of these.
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "planner/stacks/pytorch/ends/head.h"
@@ -43,6 +45,56 @@ SymBytes HeadWriter::wide_logits(SymInt tokens) const {
   return layer_.fp32(checked_multiply(tokens, d_.vocab));
 }
 
+// The logits that the loop holds have their graph: what attributes of its nodes hold (MatMul4Bit's
+// contexts, of bitsandbytes before 0.43.2) stays with them, and is there twice until the next
+// forward has returned. As with the logits, one tensor stands for it between the forwards.
+void HeadWriter::declare_held_graph() {
+  held_graph_ = kNoTensor;
+  if (!s_.graph_keeps()) return;
+  SymBytes all = s_.final_grad() ? b_.rounded(s_.stream_bytes()) : SymBytes();  // the head's
+  for (const Run& run : s_.runs)
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      const BlockPlan& plan = run.plan(j);
+      std::set<models::ValueId> kept;
+      for (const NodePlan& at : plan.nodes)
+        if (at.linear != nullptr && at.linear->packed != nullptr &&
+            plan.value(at.node->in[0]).grad && kept.insert(at.node->in[0]).second) {
+          const ValuePlan& input = plan.value(at.node->in[0]);
+          all += b_.rounded(
+                     layer_.bytes(checked_multiply(tokens_.total(), input.width), input.dtype)) *
+                 run.count;
+        }
+    }
+  held_graph_ = b_.tensor_in(models::kNoGroup, "graph.inputs", all, Category::activations,
+                             models::Residency::persistent);
+}
+
+// What backward still reads of it is that tensor's, too.
+void HeadWriter::replace_held_graph() {
+  if (held_graph_ == kNoTensor) return;
+  b_.close();
+  for (Run& run : s_.runs) {
+    b_.open(run.group, false, s_.times);
+    for (std::size_t j = 0; j < run.stride(); ++j) {
+      b_.at_layer(static_cast<std::uint16_t>(j));
+      LayerSaved& saved = run.saved[j];
+      auto graph = b_.op("loss.graph", Phase::forward);
+      Step::release_attributes(graph, saved);
+      b_.work().moves(0, 0);
+      const auto take = [&](TensorId& tensor) {
+        const auto is_it = [&](const Ref& r) { return r.tensor == tensor; };
+        if (tensor != kNoTensor && std::ranges::any_of(saved.attributes, is_it))
+          tensor = held_graph_;
+      };
+      for (AttentionSaved& attention : saved.attentions) take(attention.fused_out);
+      for (LinearSaved& linear : saved.linears) take(linear.a.input);
+      for (TensorId& value : saved.values) take(value);
+    }
+    b_.close();
+  }
+  b_.open(models::kNoGroup, false, s_.times);
+}
+
 // What the loop holds from one forward to the next.
 SymBytes HeadWriter::held_logits() {
   divide_logits();
@@ -64,6 +116,7 @@ void HeadWriter::widen_and_hold(std::span<const TensorId> low, std::span<const S
   for (const TensorId tensor : low) returned.release(tensor);
   for (const TensorId tensor : wide) returned.release(tensor);
   b_.work().moves(0, 0);
+  replace_held_graph();
 }
 
 void HeadWriter::litgpt_head() {
