@@ -27,7 +27,7 @@ _plimsoll() {
     fit:--allocator-conf) return ;;
     fit:--transformers-version) return ;;
     fit:--bitsandbytes-version) return ;;
-    fit:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
+    fit:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13' -- "$cur")); return ;;
     fit:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     fit:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -159,7 +159,7 @@ _plimsoll() {
     recommend:--allocator-conf) return ;;
     recommend:--transformers-version) return ;;
     recommend:--bitsandbytes-version) return ;;
-    recommend:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
+    recommend:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13' -- "$cur")); return ;;
     recommend:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     recommend:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -281,7 +281,7 @@ _plimsoll() {
     run:--allocator-conf) return ;;
     run:--transformers-version) return ;;
     run:--bitsandbytes-version) return ;;
-    run:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
+    run:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13' -- "$cur")); return ;;
     run:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     run:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
@@ -422,7 +422,7 @@ _plimsoll() {
     oom:--allocator-conf) return ;;
     oom:--transformers-version) return ;;
     oom:--bitsandbytes-version) return ;;
-    oom:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13' -- "$cur")); return ;;
+    oom:--model-code) COMPREPLY=($(compgen -W 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13' -- "$cur")); return ;;
     oom:--zero) COMPREPLY=($(compgen -W '0 1 2 3' -- "$cur")); return ;;
     oom:--fsdp-activation-checkpointing) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--fsdp-sync-module-states) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;

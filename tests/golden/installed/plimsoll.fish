@@ -25,7 +25,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l allocator-conf -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
@@ -180,7 +180,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l allocator-con
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
@@ -312,7 +312,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l allocator-conf -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'
@@ -475,7 +475,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l allocator-conf -d '
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l hold-outputs -d 'the loop keeps the model'\''s outputs until after backward'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l transformers-version -d '4.45 to 5.23 (5.17)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l bitsandbytes-version -d '0.41 to 0.50 (0.50.2)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l model-code -d 'transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13: whose forward (transformers)' -x -a 'transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l zero -d '0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP' -x -a '0 1 2 3'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-activation-checkpointing -d 'FSDP1: checkpoints inside its units (no)' -x -a 'yes no'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l fsdp-sync-module-states -d 'FSDP1: rank 0 sends each unit as it is wrapped (no)' -x -a 'yes no'

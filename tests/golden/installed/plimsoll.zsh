@@ -49,7 +49,7 @@ _plimsoll() {
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
+        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
         '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
@@ -216,7 +216,7 @@ _plimsoll() {
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
+        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
         '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
@@ -349,7 +349,7 @@ _plimsoll() {
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
+        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
         '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
@@ -520,7 +520,7 @@ _plimsoll() {
         '--hold-outputs[the loop keeps the model'\''s outputs until after backward]' \
         '--transformers-version=[4.45 to 5.23 (5.17)]:V:' \
         '--bitsandbytes-version=[0.41 to 0.50 (0.50.2)]:V:' \
-        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.5.13)' \
+        '--model-code=[transformers, torchtitan@2024-03, torchtitan@2024-12, torchtitan@0.2.2, torchtune@0.6.1, litgpt@0.3.0, litgpt@0.4.13, litgpt@0.5.13\: whose forward (transformers)]:NAME:(transformers torchtitan@2024-03 torchtitan@2024-12 torchtitan@0.2.2 torchtune@0.6.1 litgpt@0.3.0 litgpt@0.4.13 litgpt@0.5.13)' \
         '--zero=[0, 1, 2, 3 (0); on pytorch DDP, ZeRO optimizer, FSDP]:STAGE:(0 1 2 3)' \
         '--fsdp-activation-checkpointing=[FSDP1\: checkpoints inside its units (no)]:YES|NO:(yes no)' \
         '--fsdp-sync-module-states=[FSDP1\: rank 0 sends each unit as it is wrapped (no)]:YES|NO:(yes no)' \
