@@ -74,6 +74,14 @@ const PackedStorage* find_packed_storage(std::string_view name) {
   return found == kPackedStorages.end() ? nullptr : found;
 }
 
+void check_in_packages(const PackedStorage& storage) {
+  check(storage.in_packages, ErrorKind::bad_input, [&] {
+    return "--quantize " + std::string(storage.name) +
+           " is plimsoll's runtime's own (--stack plimsoll); 8 bits that packages of PyTorch have "
+           "are int8 and torchao-int8";
+  });
+}
+
 std::string packed_storage_names() {
   std::string names;
   for (const PackedStorage& storage : kPackedStorages)

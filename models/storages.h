@@ -71,6 +71,9 @@ const PackedStorage* find_packed_storage(std::string_view name);
 // "nf4, nf4-dq, fp4": those that are planned.
 std::string packed_storage_names();
 
+// Error{bad_input}: no package of PyTorch packs so, our own runtime alone does.
+void check_in_packages(const PackedStorage& storage);
+
 // A linear's weight before it is packed.
 struct PackedShape {
   std::int64_t out = 0, in = 0;

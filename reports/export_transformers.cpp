@@ -91,6 +91,7 @@ std::string packed_base(const Workload& w) {
     return is_published_in_mxfp4(w) ? ",\n    quantization_config=Mxfp4Config(dequantize=True)"
                                     : "";
   const models::PackedStorage& storage = *s.quantize->storage;
+  models::check_in_packages(storage);
   const char* const where =
       mesh_of(s).communicates() ? ",\n    device_map={\"\": int(os.environ[\"LOCAL_RANK\"])}" : "";
   // Without a map gptqmodel picks the kernel of a host; of "auto" one that does not train.

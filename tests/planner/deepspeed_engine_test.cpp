@@ -68,6 +68,12 @@ void check_rows(const std::vector<Row>& rows) {
 
 }  // namespace
 
+TEST_CASE("a base that our own runtime alone packs so is refused") {
+  check_rows({{"--quantize int8-affine is plimsoll's runtime's own (--stack plimsoll)", 2,
+               [](Strategy& s) { s.quantize = packed("int8-affine"); }},
+              {kNothing, 2, [](Strategy& s) { s.quantize = packed("int8"); }}});
+}
+
 TEST_CASE("what the engine does not do is refused by its option, and its neighbour is not") {
   check_rows({
       {"--device cpu is for --stack plimsoll", 2,

@@ -1,4 +1,4 @@
-// What stack pytorch refuses of AWQ bases.
+// What stack pytorch refuses of AWQ bases, and of those that no package has.
 #include "tests/planner/refusal_rows.h"
 
 using namespace plimsoll;
@@ -35,5 +35,15 @@ TEST_CASE("AWQ is planned in fp16, whole on each GPU, of modules that PEFT is to
        [&](Refusable& a) { awq(a), a.s.quantize->kbit_prep = true; }},
       {"--lora-targets all-linear with --quantize awq: PEFT means torch.nn.Linear",
        [&](Refusable& a) { awq(a), a.s.lora->targets = {"all-linear"}; }},
+  });
+}
+
+TEST_CASE("a base that our own runtime alone packs so is refused") {
+  check_refusals({
+      {"--quantize int8-affine is plimsoll's runtime's own (--stack plimsoll); 8 bits that "
+       "packages "
+       "of PyTorch have are int8 and torchao-int8",
+       [](Refusable& a) { pack_base(a, "int8-affine"); }},
+      {kNothing, [](Refusable& a) { pack_base(a, "int8"); }},
   });
 }

@@ -280,7 +280,7 @@ TEST_CASE("a packed base is exported as Transformers and PEFT take it, or refuse
   CHECK(has("# from_pretrained is to load an AWQ checkpoint"));
   s.gpus = 1;
   CHECK(has("device_map={\"\": 0})"));
-  for (const char* name : {"gptq", "hqq"}) {
+  for (const char* name : {"gptq", "hqq", "int8-affine"}) {
     s.quantize->storage = models::find_packed_storage(name);
     CHECK_THROWS_AS(reports::export_transformers(workload), Error);
   }

@@ -54,6 +54,7 @@ void refuse_packed(const models::Strategy& s) {
   const models::Quantization& q = *s.quantize;
   const std::string what = "--stack deepspeed: --quantize " + std::string(q.storage->name);
   const DType model = model_dtype(s.precision);
+  models::check_in_packages(*q.storage);
   check(models::packs_with_bitsandbytes(*q.storage), ErrorKind::unsupported, [&] {
     return what +
            " is not modelled yet; bases that bitsandbytes packs are (nf4, nf4-dq, fp4, int8)";

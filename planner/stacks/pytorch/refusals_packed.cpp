@@ -197,11 +197,7 @@ void refuse_packed(const models::Strategy& s) {
   const models::Quantization& q = *s.quantize;
   const bool sharded = s.data.zero >= 2, mixed = is_mixed(s.precision);
   const bool kbit = models::kbit_prepared(s);
-  check(q.storage->in_packages, ErrorKind::bad_input, [&] {
-    return "--quantize " + std::string(q.storage->name) +
-           " is plimsoll's runtime's own (--stack plimsoll); 8 bits that packages of PyTorch have "
-           "are int8 and torchao-int8";
-  });
+  models::check_in_packages(*q.storage);
   if (q.storage->gemm == models::PackedGemm::int8) refuse_int8(s);
   if (q.storage->gemm == models::PackedGemm::gptq) refuse_gptq(s);
   if (q.storage->gemm == models::PackedGemm::awq) refuse_awq(s);
