@@ -69,45 +69,53 @@ constexpr TrainerDefault kLitgptFull0513[] = {
     {"micro-batch", "1", "litgpt/finetune/full.py, train.micro_batch_size"},
     {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
 
-// The same of 2024, whose pyproject.toml asks for bitsandbytes 0.42.0.
-constexpr TrainerDefault kLitgpt0413[] = {
-    {"model-code", "litgpt@0.4.13", "litgpt/model.py"},
-    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
-    {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
-    {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
-    {"optimizer", "adamw", "litgpt/finetune/lora.py, optimizer"},
-    {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
-    {"micro-batch", "1", "litgpt/finetune/lora.py, train.micro_batch_size"},
-    {"loss", "chunked", "litgpt/finetune/lora.py, lm_head_chunk_size"},
-    {"recompute", "none", "litgpt/finetune/lora.py, setup: strategy"},
-    {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}};
-constexpr TrainerDefault kLitgpt030[] = {
-    {"model-code", "litgpt@0.3.0", "litgpt/model.py"},
-    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
-    {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
-    {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
-    {"optimizer", "adamw", "litgpt/finetune/lora.py, main: optimizer_cls"},
-    {"optimizer-impl", "foreach", "litgpt/finetune/lora.py, main: optimizer_cls"},
-    {"micro-batch", "1", "litgpt/finetune/lora.py, setup: train"},
-    {"loss", "chunked", "litgpt/finetune/lora.py, lm_head_chunk_size"},
-    {"recompute", "none", "litgpt/finetune/lora.py, setup: strategy"},
-    {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}};
-constexpr TrainerDefault kLitgptFull0413[] = {
-    {"model-code", "litgpt@0.4.13", "litgpt/model.py"},
-    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
-    {"precision", "bf16", "config_hub/finetune/llama-3.2-1B/full.yaml, precision: bf16-true"},
-    {"optimizer", "adamw", "litgpt/finetune/full.py, optimizer"},
-    {"optimizer-impl", "foreach", "litgpt/utils.py, instantiate_torch_optimizer"},
-    {"micro-batch", "1", "litgpt/finetune/full.py, train.micro_batch_size"},
-    {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
-constexpr TrainerDefault kLitgptFull030[] = {
-    {"model-code", "litgpt@0.3.0", "litgpt/model.py"},
-    {"torch-version", "2.4.1", "pyproject.toml, torch>=2.2.0: of September 2024"},
-    {"precision", "bf16", "config_hub/finetune/tiny-llama/full.yaml, precision: bf16-true"},
-    {"optimizer", "adamw", "litgpt/finetune/full.py, main"},
-    {"optimizer-impl", "foreach", "litgpt/finetune/full.py, main"},
-    {"micro-batch", "1", "litgpt/finetune/full.py, setup: train"},
-    {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}};
+// The same of 2024, whose pyproject.toml asks for bitsandbytes 0.42.0. Where it says how it steps
+// and what a micro-batch is.
+struct LitgptSources {
+  std::string_view code, torch, optimizer, implementation, micro_batch;
+};
+constexpr std::array<TrainerDefault, 10> litgpt_of_2024(const LitgptSources& of) {
+  return {
+      {{"model-code", of.code, "litgpt/model.py"},
+       {"torch-version", "2.4.1", of.torch},
+       {"precision", "bf16", "config_hub/finetune/llama-3-8b/lora.yaml, precision: bf16-true"},
+       {"adapter-dtype", "bf16", "lightning/fabric/plugins/precision/half.py, module_init_context"},
+       {"optimizer", "adamw", of.optimizer},
+       {"optimizer-impl", "foreach", of.implementation},
+       {"micro-batch", "1", of.micro_batch},
+       {"loss", "chunked", "litgpt/finetune/lora.py, lm_head_chunk_size"},
+       {"recompute", "none", "litgpt/finetune/lora.py, setup: strategy"},
+       {"bitsandbytes-version", "0.42", "pyproject.toml, all", {}, TrainerBase::packed}}};
+}
+constexpr std::array<TrainerDefault, 7> litgpt_full_of_2024(const LitgptSources& of,
+                                                            std::string_view precision) {
+  return {{{"model-code", of.code, "litgpt/model.py"},
+           {"torch-version", "2.4.1", of.torch},
+           {"precision", "bf16", precision},
+           {"optimizer", "adamw", of.optimizer},
+           {"optimizer-impl", "foreach", of.implementation},
+           {"micro-batch", "1", of.micro_batch},
+           {"recompute", "none", "litgpt/finetune/full.py, setup: strategy"}}};
+}
+constexpr std::string_view kTorchOf2024 = "pyproject.toml, torch>=2.2.0: of September 2024",
+                           kOldestTorch =
+                               "pyproject.toml, torch>=2.2.0: the oldest that is modelled";
+constexpr auto kLitgpt0413 =
+    litgpt_of_2024({"litgpt@0.4.13", kTorchOf2024, "litgpt/finetune/lora.py, optimizer",
+                    "litgpt/utils.py, instantiate_torch_optimizer",
+                    "litgpt/finetune/lora.py, train.micro_batch_size"});
+constexpr auto kLitgpt030 = litgpt_of_2024(
+    {"litgpt@0.3.0", kOldestTorch, "litgpt/finetune/lora.py, main: optimizer_cls",
+     "litgpt/finetune/lora.py, main: optimizer_cls", "litgpt/finetune/lora.py, setup: train"});
+constexpr auto kLitgptFull0413 =
+    litgpt_full_of_2024({"litgpt@0.4.13", kTorchOf2024, "litgpt/finetune/full.py, optimizer",
+                         "litgpt/utils.py, instantiate_torch_optimizer",
+                         "litgpt/finetune/full.py, train.micro_batch_size"},
+                        "config_hub/finetune/llama-3.2-1B/full.yaml, precision: bf16-true");
+constexpr auto kLitgptFull030 =
+    litgpt_full_of_2024({"litgpt@0.3.0", kOldestTorch, "litgpt/finetune/full.py, main",
+                         "litgpt/finetune/full.py, main", "litgpt/finetune/full.py, setup: train"},
+                        "config_hub/finetune/tiny-llama/full.yaml, precision: bf16-true");
 
 constexpr TrainerDefault kTransformers517[] = {
     {"transformers-version", "5.17", "setup.py"},
