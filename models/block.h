@@ -1,8 +1,9 @@
 // One decoder layer's forward pass as data, in the order in which the model's own code runs it.
 //
-// A family writes its block once, beside its parameter table (models/families). What a node saves
-// for the backward, in which dtype it computes and which memory it takes is a stack's matter
-// (planner/stacks). When a value dies is Python's: a frame holds it until it returns (`releases`).
+// A family writes its block once, beside its parameter table (models/families). A node computes
+// values from values; what it saves for the backward, in which dtype it computes and which memory
+// it takes is a stack's matter (planner/stacks). Eager Python decides when a value dies: a frame
+// holds its local variables until it returns, which `releases` says.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/module_class.h"
 #include "models/value_list.h"
 
 namespace plimsoll::models {
@@ -21,33 +23,8 @@ struct LayerOps;
 // `text` kept for as long as the process runs, equal texts at one address.
 const char* interned(std::string_view text);
 
-// rms_norm multiplies the weight with the normalized values in the input's dtype (Llama),
-// rms_norm_fp32 in fp32, before the cast back (OLMo 2), rms_norm_one_plus likewise, with 1 + weight
-// (Gemma). rms_norm_inline is Llama's in one expression, whose values no name holds; rms_norm_fused
-// is torch.nn.RMSNorm, a kernel; rms_norm_composite torch.rms_norm of x in fp32, operations of its
-// own; rms_norm_product and _low are rms_norm_fp32 and rms_norm of x · x.
-enum class ModuleClass : std::uint8_t {
-  linear,
-  conv1d,
-  rms_norm,
-  rms_norm_fp32,
-  rms_norm_one_plus,
-  rms_norm_inline,
-  rms_norm_fused,
-  rms_norm_composite,
-  rms_norm_product,
-  rms_norm_product_low,
-  layer_norm,
-  experts,  // gated MLPs stacked: gate_up_proj [experts, 2·out, in], down_proj [experts, in, out]
-  sinks,  // one learned score of each head, beside those of the keys (GPT-OSS); in, out: heads
-};
-constexpr bool is_norm(ModuleClass c) {
-  return c != ModuleClass::linear && c != ModuleClass::conv1d && c != ModuleClass::experts &&
-         c != ModuleClass::sinks;
-}
-
-// With parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Of a norm `in`
-// and `out` are the axis that it normalizes.
+// A module with parameters. `name` is relative to the layer ("self_attn.q_proj"; interned). Widths
+// are elements; a norm's `in` and `out` are the axis that it normalizes.
 struct Module {
   const char* name = "";
   ModuleClass kind = ModuleClass::linear;
@@ -67,7 +44,8 @@ enum class OpKind : std::uint8_t {
   concatenate,  // in: parts of each head's elements; out: [batch, heads, s, head_dim]
   heads,  // in: x [b, s, width]; out: a view of it, [b, heads, s, d]
   reshape,  // in: x [b, heads, s, d], a strided view; out: [b·heads, s, d]
-  expand,  // the same; out: a copy of it, in which each head may stand several times
+  expand,  // in: as reshape's; out: [b, heads, s, d], a copy in which a head may stand several
+           // times
   rotary,  // in: q, k, or one of them; out: each rotated
   // in: q, k, v; out: the result, what eager attention returns beside it and, with `alibi`, the
   // scores before and after the mask, which its frame holds
