@@ -99,9 +99,9 @@ LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRang
   const std::int64_t rank = lora.rank;
   const ParameterRow& row = model.parameters[base];
   if (lora.kind == AdapterKind::ia3)
-    return ia3_module(model, base, std::string(*module_of(row)), std::move(ranges), lora);
+    return ia3_module(model, base, std::string(*module_of(row)), ranges, lora);
   if (lora.kind == AdapterKind::vera)
-    return vera_module(model, base, std::string(*module_of(row)), std::move(ranges), lora);
+    return vera_module(model, base, std::string(*module_of(row)), ranges, lora);
   LoraModule module{.base = base, .name = std::string(*module_of(row)), .a = row, .b = row};
   // An embedding's rows are what goes in; GPT-2's Conv1D stores [in, out].
   const bool rows_go_in = row.transposed || row.module == ModuleKind::embedding;

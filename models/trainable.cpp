@@ -83,6 +83,7 @@ class Splitter {
  private:
   static std::vector<std::int64_t> first_of(const ParameterRow& row) {
     std::vector<std::int64_t> indices;
+    indices.reserve(row.ranges.size());
     for (const IndexRange& range : row.ranges) indices.push_back(range.first);
     return indices;
   }

@@ -92,7 +92,7 @@ std::vector<std::string> default_ia3_feedforward(const ModelSpec& model) {
 }
 
 LoraModule ia3_module(const ModelSpec& model, std::size_t base, std::string name,
-                      std::vector<IndexRange> ranges, const Lora& lora) {
+                      const std::vector<IndexRange>& ranges, const Lora& lora) {
   LoraModule module = bare_module(model, base, std::move(name), "IA3");
   module.scales_input = is_feedforward(lora, module.name);
   add_vector(module, model.parameters[base], ".ia3_l",
@@ -101,7 +101,7 @@ LoraModule ia3_module(const ModelSpec& model, std::size_t base, std::string name
 }
 
 LoraModule vera_module(const ModelSpec& model, std::size_t base, std::string name,
-                       std::vector<IndexRange> ranges, const Lora& lora) {
+                       const std::vector<IndexRange>& ranges, const Lora& lora) {
   LoraModule module = bare_module(model, base, std::move(name), "VeRA");
   const ParameterRow& row = model.parameters[base];
   add_vector(module, row, ".vera_lambda_b", Shape{module.out}, ranges);

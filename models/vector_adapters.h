@@ -18,11 +18,11 @@ std::vector<std::string> default_ia3_feedforward(const ModelSpec& model);
 // The module whose weight row `base` is, with its vector: [1, in] of a feed-forward module, else
 // [out, 1]. Error{bad_input}: neither a linear nor a Conv1D.
 LoraModule ia3_module(const ModelSpec& model, std::size_t base, std::string name,
-                      std::vector<IndexRange> ranges, const Lora& lora);
+                      const std::vector<IndexRange>& ranges, const Lora& lora);
 
 // Its vectors: lambda_b [out] and lambda_d [rank].
 LoraModule vera_module(const ModelSpec& model, std::size_t base, std::string name,
-                       std::vector<IndexRange> ranges, const Lora& lora);
+                       const std::vector<IndexRange>& ranges, const Lora& lora);
 
 // Error{bad_input}: what a kind has not (LoRA's variants; feed-forward modules, but IA3).
 void check_vectors(const Lora& lora);

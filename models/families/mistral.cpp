@@ -7,7 +7,7 @@ namespace plimsoll::models::families {
 
 namespace {
 void build(const Config& config, Head head, ModelSpec& model) {
-  LlamaLike llama = read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 4096 * 32});
+  LlamaLike llama = read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 131'072});
   llama.window = config.natural("sliding_window", 4096);
   add_llama(model, config, head, llama);
   set_llama_decoder(model, head, llama);

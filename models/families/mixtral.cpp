@@ -5,7 +5,7 @@ namespace plimsoll::models::families {
 
 namespace {
 void build(const Config& config, Head head, ModelSpec& model) {
-  LlamaLike d = read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 4096 * 32});
+  LlamaLike d = read_llama_like(config, {.ffn = 14336, .kv_heads = 8, .positions = 131'072});
   d.window = config.natural("sliding_window", 0);
   const std::int64_t experts = config.repeats("num_local_experts", 8);
   const std::int64_t active = active_experts(config, "num_experts_per_tok", 2, experts);
