@@ -11,7 +11,9 @@
 //
 // Symmetric 8 bits: a block is a row of the matrix, and its largest magnitude is 127. Bytes and
 // scales are LLM.int8()'s (Dettmers et al., arXiv 2208.07339; backends/default/ops.py,
-// int8_vectorwise_quant with no threshold; int8_vectorwise_dequant).
+// int8_vectorwise_quant with no threshold; int8_vectorwise_dequant). bitsandbytes' CUDA kernel
+// divides fast there (csrc/kernels.cu, kInt8VectorQuant): values half-way between two codes may
+// have the other one.
 // Affine 8 bits: a block's range, stretched to hold 0, is cut into 255 steps, and 0 is a code of
 // its own (Jacob et al., "Quantization and Training of Neural Networks for Efficient
 // Integer-Arithmetic-Only Inference", arXiv 1712.05877, equations 1 and 13).

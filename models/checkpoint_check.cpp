@@ -194,9 +194,17 @@ class Comparison {
       if (!row.dtype) ++dtypes_[tensor.dtype];
       return;
     }
-    const bool packed = is_packed_dtype(tensor.dtype);
+    const bool packed = is_packed_dtype(tensor.dtype) || has_quant_state(tensor.name);
     note(packed ? DifferenceKind::quantized : DifferenceKind::shape, tensor.name,
          tensor.elements() - row.shape.elements());
+  }
+
+  // bitsandbytes holds codes in what bnb_4bit_quant_storage says, 16-bit types too.
+  bool has_quant_state(const std::string& name) const {
+    const std::string state = name + ".quant_state.";
+    const auto& tensors = checkpoint_.tensors;  // sorted by name
+    const auto at = std::ranges::lower_bound(tensors, state, {}, &StoredTensor::name);
+    return at != tensors.end() && at->name.starts_with(state);
   }
 
   DifferenceKind kind_of(const StoredTensor& tensor, const std::string& name, bool quantized) {

@@ -43,7 +43,7 @@ void copy_in(Device& device, const std::vector<std::byte>& bytes, TensorView vie
 }
 
 // [rows, columns] as [columns, rows].
-std::vector<float> transposed(const std::vector<float>& x, std::int64_t columns) {
+std::vector<float> transposed(std::span<const float> x, std::int64_t columns) {
   const auto width = static_cast<std::size_t>(columns), rows = x.size() / width;
   std::vector<float> out(x.size());
   for (std::size_t r = 0; r < rows; ++r)
@@ -61,7 +61,36 @@ Tensor uploaded(Worker& worker, const char* name, Extents shape, const std::vect
   return tensor;
 }
 
+// W's rows are B · A's, or Aᵀ · Bᵀ's.
+struct Product {
+  std::vector<float> left, right;  // [rows, rank], [rank, width]
+};
+Product product_of(const AdapterValues& adapter, std::int64_t rank) {
+  const auto [a, b] = std::pair(adapter.a, adapter.b);
+  if (!adapter.transposed) return {{b.begin(), b.end()}, {a.begin(), a.end()}};
+  return {transposed(a, std::ssize(a) / rank), transposed(b, rank)};
+}
+kernels::LinearOptions merging(double alpha, std::int64_t rank) {
+  return {.transposed = true,
+          .accumulate = true,
+          .scale = static_cast<float>(alpha / static_cast<double>(rank))};
+}
+
 }  // namespace
+
+void add_adapter(const AdapterValues& adapter, const Extents& shape, std::span<float> weight) {
+  const std::int64_t rows = shape[0], width = shape[1];
+  const std::int64_t rank = std::ssize(adapter.a) / (adapter.transposed ? rows : width);
+  Product product = product_of(adapter, rank);
+  const kernels::ConstTensorView left(product.left.data(), DType::fp32, {rows, rank});
+  const kernels::ConstTensorView right(product.right.data(), DType::fp32, {rank, width});
+  const TensorView sum(weight.data(), DType::fp32, {rows, width});
+  for (std::int64_t row = 0; row < rows; row += kMergeRows) {
+    const std::int64_t count = std::min(kMergeRows, rows - row);
+    kernels::host_kernels().linear_forward(left.rows(row, count), right, {},
+                                           merging(adapter.alpha, rank), sum.rows(row, count), {});
+  }
+}
 
 Adapters::Adapters(Trainer& trainer) : trainer_(trainer) {
   const auto& lora = trainer.strategy().lora;
@@ -130,16 +159,11 @@ void Adapters::merge(const Site& site, const std::vector<std::vector<float>>& ad
   const Extents shape = parameters[site.weight].shape;
   const std::int64_t rows = shape[0], width = shape[1], rank = parameters[site.a].shape[0];
   const std::vector<float>&a = adapters[site.a], &b = adapters[site.b];
-  // W's rows are B · A's, or Aᵀ · Bᵀ's.
-  const Tensor left =
-      uploaded(worker, "adapters.left", {rows, rank}, site.transposed ? transposed(a, rows) : b);
-  const Tensor right =
-      uploaded(worker, "adapters.right", {rank, width}, site.transposed ? transposed(b, rank) : a);
+  const Product product = product_of({a, b, alpha_, site.transposed}, rank);
+  const Tensor left = uploaded(worker, "adapters.left", {rows, rank}, product.left);
+  const Tensor right = uploaded(worker, "adapters.right", {rank, width}, product.right);
   Tensor sum = temporary(worker, "adapters.sum", {std::min(rows, kMergeRows), width});
-  const kernels::LinearOptions options{
-      .transposed = true,
-      .accumulate = true,
-      .scale = static_cast<float>(alpha_ / static_cast<double>(rank))};
+  const kernels::LinearOptions options = merging(alpha_, rank);
   const std::int64_t end = first + piece.elements();
   for (std::int64_t row = first / width / kMergeRows * kMergeRows; row * width < end;
        row += kMergeRows) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/trainer.h"
@@ -16,6 +17,16 @@ struct AdapterTask {
   std::vector<std::vector<std::byte>> states;
   std::int64_t steps = 0;
 };
+
+// An adapter's values on the host.
+struct AdapterValues {
+  std::span<const float> a, b;  // [rank, in], [out, rank]
+  double alpha = 0;
+  bool transposed = false;  // the weight is stored [in, out]
+};
+// weight += alpha / rank · B · A, in fp32, as the weight is stored: the bits that Adapters::merge
+// makes on a host before it rounds them.
+void add_adapter(const AdapterValues& adapter, const Extents& shape, std::span<float> weight);
 
 class Adapters {
  public:

@@ -171,12 +171,17 @@ std::vector<Model::UnitOf> Model::units() {
   return all;
 }
 
-void Model::load(const ReadParameter& read) {
-  for (const auto& [unit, parameters] : units())
+void Model::load(const ReadParameter& read, const ReadPacked& packed) {
+  for (const auto& [unit, parameters] : units()) {
+    shard::PackedReader packed_of;
+    if (packed)
+      packed_of = [&list = parameters, &packed](std::size_t index) { return packed(list[index]); };
     unit.load(
         [&list = parameters, &read](std::size_t index, std::int64_t first, std::span<float> to) {
           read_pieces(list[index], first, to, read);
-        });
+        },
+        shard::State::weights, {}, packed_of);
+  }
 }
 
 std::vector<Model::Values> Model::whole(shard::State state) {

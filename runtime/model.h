@@ -23,6 +23,9 @@ namespace plimsoll::runtime {
 using ReadParameter =
     std::function<void(const ModelParameter& parameter, std::int64_t first, std::span<float> to)>;
 
+// Bytes of a packed one (shard/packed_bytes.h), or none: they are made of what ReadParameter gives.
+using ReadPacked = std::function<std::vector<std::byte>(const ModelParameter& parameter)>;
+
 struct MicroBatch {
   ConstTensorView ids, targets;  // int32 [T]
   std::int64_t index = 0, count = 1;  // in this step
@@ -35,7 +38,7 @@ class Model {
   Model(Worker& worker, const models::ModelSpec& model, const models::Numerics& numerics,
         const models::Strategy& strategy, const shard::Group& group);
 
-  void load(const ReadParameter& read);
+  void load(const ReadParameter& read, const ReadPacked& packed = {});
   // Of each parameter, whole; what has no such state is left out. All ranks call it together.
   struct Values {
     const ModelParameter* parameter = nullptr;

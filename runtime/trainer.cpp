@@ -216,8 +216,8 @@ StepResult Trainer::run(const Tokens& tokens, float learning_rate, bool optimize
   return result;
 }
 
-void Trainer::load(const ReadParameter& read) {
-  naming_what_lives(worker_, [&] { model_->load(read); });
+void Trainer::load(const ReadParameter& read, const ReadPacked& packed) {
+  naming_what_lives(worker_, [&] { model_->load(read, packed); });
 }
 
 TrainerCounts Trainer::counts() const {

@@ -57,7 +57,7 @@ class Trainer {
           const TrainerOptions& options, Device& device, comm::Communicator& world);
   ~Trainer();
 
-  void load(const ReadParameter& read);
+  void load(const ReadParameter& read, const ReadPacked& packed = {});
   // One optimizer step; `learning_rate` is this step's. Error{out_of_memory}, here and above, also
   // where the host lacks memory beside the tensors: a step that failed is not to be repeated.
   StepResult step(const Tokens& tokens, float learning_rate);

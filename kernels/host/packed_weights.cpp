@@ -88,7 +88,8 @@ void pack_int8(std::span<const float> values, std::int64_t row, std::span<std::i
     float most = 0;
     for (std::size_t i = first; i < first + block; ++i) most = std::max(most, std::fabs(values[i]));
     scales[b] = most;
-    const float steps = kByteLevels / most;
+    // PyTorch's 127 / x is 1 / x times 127, each rounded (torch/_tensor.py, __rdiv__).
+    const float inverse = 1 / most, steps = inverse * kByteLevels;
     for (std::size_t i = first; i < first + block; ++i)
       codes[i] =
           most == 0 ? std::int8_t{0} : static_cast<std::int8_t>(std::nearbyint(values[i] * steps));

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <unordered_map>
 
 #include "models/checkpoint_check.h"
-#include "runtime/io/file.h"
+#include "runtime/io/bitsandbytes_checkpoint.h"
 #include "runtime/io/float_storage.h"
 #include "runtime/io/weight_source.h"
 
@@ -37,12 +38,24 @@ class StoredWeights : public WeightSource {
     files_.try_emplace(tensor.file, tensor.file);
     places_[parameter] = {&files_.at(tensor.file), tensor.begin, tensor.elements().value(), *dtype};
   }
+  // One that is packed, a matrix of `shape`: the numbers of all tensors that it takes. None: it is
+  // not packed.
+  std::vector<std::size_t> add_packed(const std::string& parameter, const Checkpoint& checkpoint,
+                                      std::size_t tensor, const models::Shape& shape) {
+    std::vector<std::size_t> numbers{tensor};
+    const auto packing = find_packing(checkpoint, tensor, shape, files_, numbers);
+    if (!packing) return {};
+    packed_.emplace(parameter, *packing);
+    return numbers;
+  }
   void alias(const std::string& parameter, const std::string& other) {
     places_[parameter] = places_.at(other);
   }
 
   void read(const std::string& parameter, std::int64_t first, TensorView into) const override {
     const auto it = places_.find(parameter);
+    check(!packed_.contains(parameter), ErrorKind::internal,
+          [&] { return parameter + " is packed in " + origin_ + ", and read as values"; });
     check(it != places_.end(), ErrorKind::internal,
           [&] { return origin_ + " was not asked for " + parameter; });
     const Place& place = it->second;
@@ -63,6 +76,14 @@ class StoredWeights : public WeightSource {
     return places_.at(parameter).elements;
   }
   std::string origin() const override { return origin_; }
+  const models::PackedStorage* packed_as(const std::string& parameter) const override {
+    const auto it = packed_.find(parameter);
+    return it == packed_.end() ? nullptr : it->second.storage;
+  }
+  PackedValues packed(const std::string& parameter) const override {
+    if (packed_as(parameter) == nullptr) return WeightSource::packed(parameter);
+    return read_packing(packed_.at(parameter), files_);
+  }
 
  private:
   struct Place {
@@ -71,9 +92,18 @@ class StoredWeights : public WeightSource {
     DType dtype;
   };
   std::string origin_;
-  std::map<std::string, InputFile> files_;
+  InputFiles files_;
   std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, StoredPacking> packed_;
 };
+
+std::span<const std::int64_t> axes_of(const models::Shape& shape) {
+  return std::span(shape.axes).first(static_cast<std::size_t>(shape.rank));
+}
+
+bool same_shape(const StoredTensor& tensor, const models::Shape& shape) {
+  return std::ranges::equal(tensor.shape, axes_of(shape));
+}
 
 bool harmless(DifferenceKind kind) {
   switch (kind) {
@@ -87,13 +117,30 @@ bool harmless(DifferenceKind kind) {
   }
 }
 
+// Whether the tensors of packed weights are all that the check calls quantized. It notes a tensor
+// that is no parameter, or has another shape.
+bool explain_quantized(const models::ModelSpec& model, const Checkpoint& checkpoint,
+                       const models::CheckpointCheck& result,
+                       const std::set<std::size_t>& of_packed) {
+  std::int64_t noted = 0, explained = std::ssize(of_packed);
+  for (const Difference& difference : result.differences)
+    if (difference.kind == DifferenceKind::quantized) noted += difference.tensors;
+  for (const models::Match& match : result.matches)
+    if (of_packed.contains(match.tensor) &&
+        same_shape(checkpoint.tensors[match.tensor], model.parameters[match.row].shape))
+      --explained;
+  return noted == explained;
+}
+
 void check_holds(const models::ModelSpec& model, const Checkpoint& checkpoint,
-                 const models::CheckpointCheck& result) {
+                 const models::CheckpointCheck& result, const std::set<std::size_t>& of_packed) {
   std::string texts;
   std::size_t found = 0;
   bool packed = false, head_missing = false;
+  const bool explained = explain_quantized(model, checkpoint, result, of_packed);
   for (const Difference& difference : result.differences) {
     if (harmless(difference.kind)) continue;
+    if (difference.kind == DifferenceKind::quantized && explained) continue;
     packed |= difference.kind == DifferenceKind::quantized;
     head_missing |= difference.kind == DifferenceKind::missing &&
                     difference.pattern.ends_with("lm_head.weight");
@@ -149,8 +196,8 @@ std::string lengths(std::span<const std::int64_t> axes) {
 }
 
 void check_shape(const StoredTensor& tensor, const models::Shape& shape) {
-  const auto axes = std::span(shape.axes).first(static_cast<std::size_t>(shape.rank));
-  check(std::ranges::equal(tensor.shape, axes), ErrorKind::bad_input, [&] {
+  const auto axes = axes_of(shape);
+  check(same_shape(tensor, shape), ErrorKind::bad_input, [&] {
     return fmt::format("{}: '{}' has shape {}, the model and the adapter's rank give {}",
                        tensor.file, tensor.name, lengths(tensor.shape), lengths(axes));
   });
@@ -163,6 +210,10 @@ std::string adapter_name(std::string name) {
 }
 }  // namespace
 
+PackedValues WeightSource::packed(const std::string& parameter) const {
+  fail(ErrorKind::internal, parameter + " is not packed in " + origin());
+}
+
 std::unique_ptr<WeightSource> stored_weights(const models::ModelSpec& model,
                                              const fs::path& folder) {
   const std::optional<Checkpoint> checkpoint = models::find_checkpoint(folder);
@@ -172,10 +223,16 @@ std::unique_ptr<WeightSource> stored_weights(const models::ModelSpec& model,
         [&] { return checkpoint->source + ": files that it names are not there"; });
   check_no_doubles(*checkpoint);
   const models::CheckpointCheck result = models::check_checkpoint(model, *checkpoint);
-  check_holds(model, *checkpoint, result);
   auto weights = std::make_unique<StoredWeights>(checkpoint->source);
+  std::set<std::size_t> of_packed;
   for (const models::Match& match : result.matches)
-    weights->add(match.parameter, checkpoint->tensors[match.tensor]);
+    for (const std::size_t tensor : weights->add_packed(match.parameter, *checkpoint, match.tensor,
+                                                        model.parameters[match.row].shape))
+      of_packed.insert(tensor);
+  check_holds(model, *checkpoint, result, of_packed);
+  for (const models::Match& match : result.matches)
+    if (!of_packed.contains(match.tensor))
+      weights->add(match.parameter, checkpoint->tensors[match.tensor]);
   for (const models::Match& match : result.matches) {
     const models::ParameterRow& row = model.parameters[match.row];
     if (row.tied)

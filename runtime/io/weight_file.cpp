@@ -20,6 +20,7 @@ namespace {
 // JSON library goes (3.11) its destructor allocates, and a lack of memory would end the process.
 std::string header_of(const std::vector<SavedTensor>& tensors, std::vector<std::int64_t>& begins) {
   const auto stored = [](DType dtype) {
+    if (dtype == DType::int8) return std::string_view("I8");
     return dtype == DType::uint8 ? std::string_view("U8") : stored_name(dtype);
   };
   std::string text = R"({"__metadata__":{"format":"pt"})";
@@ -66,10 +67,22 @@ WeightFile::WeightFile(const std::filesystem::path& path, std::vector<SavedTenso
     places_[tensors[i].name] = {tensors[i].dtype, data + begins[i], tensors[i].shape.elements(), 0};
 }
 
-void WeightFile::write(const std::string& name, std::int64_t first, kernels::ConstTensorView from) {
+WeightFile::Place& WeightFile::place_of(const std::string& name) {
   const auto it = places_.find(name);
   check(it != places_.end(), ErrorKind::internal, [&] { return "no tensor " + name + " to save"; });
-  Place& place = it->second;
+  return it->second;
+}
+
+void WeightFile::write_bytes(const std::string& name, std::span<const std::byte> bytes) {
+  Place& place = place_of(name);
+  check(Bytes(std::ssize(bytes)) == storage(Count(place.elements), place.dtype),
+        ErrorKind::internal, [&] { return "not all bytes of " + name; });
+  file_.write(place.begin, bytes);
+  place.written = place.elements;
+}
+
+void WeightFile::write(const std::string& name, std::int64_t first, kernels::ConstTensorView from) {
+  Place& place = place_of(name);
   const std::int64_t count = from.elements();
   check(first >= 0 && count <= place.elements - first, ErrorKind::internal,
         [&] { return "a piece of " + name + " beyond its end"; });

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,13 @@ namespace plimsoll::runtime::io {
 
 struct SavedTensor {
   std::string name;
-  DType dtype = DType::fp32;  // fp32, bf16 or fp16
+  DType dtype = DType::fp32;  // fp32, bf16 or fp16; uint8 and int8: bytes
   kernels::Extents shape;
 };
 
 // The first bytes of such a file, its length included; `begins`: where each tensor's data begin
 // behind them. Tensors stand in the order given; wide types first, so that each begins at a
-// multiple of its width. Beside what weights are stored as, uint8. Error{internal}: a name twice.
+// multiple of its width. Error{internal}: a name twice.
 std::string safetensors_header(const std::vector<SavedTensor>& tensors,
                                std::vector<std::int64_t>& begins);
 
@@ -31,6 +32,8 @@ class WeightFile {
 
   // Elements `first` … of a tensor, rounded to the tensor's dtype; each one once, from host memory.
   void write(const std::string& name, std::int64_t first, kernels::ConstTensorView from);
+  // All of a tensor, as it is.
+  void write_bytes(const std::string& name, std::span<const std::byte> bytes);
   // Puts the file into its place. Error{internal}: elements are missing.
   void finish();
 
@@ -39,6 +42,8 @@ class WeightFile {
     DType dtype;
     std::int64_t begin, elements, written;
   };
+  Place& place_of(const std::string& name);
+
   std::map<std::string, Place> places_;
   OutputFile file_;
 };

@@ -10,6 +10,7 @@
 #include "kernels/tensor_view.h"
 #include "models/lora.h"
 #include "models/model_spec.h"
+#include "runtime/io/bitsandbytes_checkpoint.h"
 
 namespace plimsoll::runtime::io {
 
@@ -24,15 +25,20 @@ class WeightSource {
   // Error{bad_input}: the file cannot be read.
   virtual void read(const std::string& parameter, std::int64_t first,
                     kernels::TensorView into) const = 0;
+  // How the parameter's source has it packed; nullptr: as values, which `read` gives.
+  virtual const models::PackedStorage* packed_as(const std::string&) const { return nullptr; }
+  // The bytes of such a one. Error{bad_input}: as read.
+  virtual PackedValues packed(const std::string& parameter) const;
   virtual std::string origin() const = 0;  // "random (seed 42)", or the path
 };
 
 inline constexpr std::int64_t kReadBytes = 256 << 10;
 
-// The safetensors files of a folder, stored as fp32, bf16 or fp16, whatever the model computes in.
-// Error{bad_input}: no such files, a tensor missing, left over, there twice or of another shape
-// (differences that models/checkpoint_check.h calls harmless are), a tied head stored beside its
-// table with other values. Error{unsupported}: packed or other types.
+// The safetensors files of a folder, stored as fp32, bf16 or fp16, whatever the model computes in,
+// or packed by bitsandbytes (bitsandbytes_checkpoint.h). Error{bad_input}: no such files, a tensor
+// missing, left over, there twice or of another shape (differences that models/checkpoint_check.h
+// calls harmless are), a tied head stored beside its table with other values. Error{unsupported}:
+// packed or other types.
 std::unique_ptr<WeightSource> stored_weights(const models::ModelSpec& model,
                                              const std::filesystem::path& folder);
 

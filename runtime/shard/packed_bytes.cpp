@@ -1,5 +1,6 @@
 #include "runtime/shard/packed_bytes.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "models/decisions/sharding.h"
@@ -122,6 +123,26 @@ std::vector<std::byte> packed_bytes(std::span<const float> values, DType dtype,
   std::vector<std::byte> bytes(static_cast<std::size_t>(places.bytes));
   const auto pack = places.storage->bits == 8 ? pack_bytes : pack_nf4;
   pack(rounded(values, dtype), places, bytes);
+  return bytes;
+}
+
+std::vector<std::byte> packed_bytes(const kernels::PackedWeight& weight,
+                                    const PackedPlaces& places) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(places.bytes));
+  const kernels::PackedWeight here = packed_view(bytes.data(), places);
+  const auto copy = [&](const ConstTensorView& from, const ConstTensorView& to) {
+    check(from.dtype == to.dtype && from.elements() == to.elements(), ErrorKind::internal,
+          "a weight that is packed in another way");
+    if (!to) return;
+    const auto* first = static_cast<const std::byte*>(from.data);
+    std::copy_n(first, storage(Count(from.elements()), from.dtype).value(),
+                bytes.begin() + (static_cast<const std::byte*>(to.data) - bytes.data()));
+  };
+  copy(weight.codes, here.codes);
+  copy(weight.scales, here.scales);
+  copy(weight.scale_scales, here.scale_scales);
+  copy(weight.offset, here.offset);
+  copy(weight.zeros, here.zeros);
   return bytes;
 }
 

@@ -23,6 +23,9 @@ kernels::PackedWeight packed_view(const std::byte* bytes, const PackedPlaces& pl
 // The bytes of as many values as the places have, as they would be in `dtype`.
 std::vector<std::byte> packed_bytes(std::span<const float> values, DType dtype,
                                     const PackedPlaces& places);
+// The bytes of a weight that was packed elsewhere. Error{internal}: of another size.
+std::vector<std::byte> packed_bytes(const kernels::PackedWeight& weight,
+                                    const PackedPlaces& places);
 // The values again, as a GEMM in `dtype` reads them.
 std::vector<float> unpacked(std::span<const std::byte> bytes, DType dtype,
                             const PackedPlaces& places);

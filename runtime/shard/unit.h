@@ -5,7 +5,6 @@
 // the same order.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <span>
 
@@ -14,12 +13,10 @@
 #include "runtime/parameter.h"
 #include "runtime/shard/flat_tensor.h"
 #include "runtime/shard/group.h"
+#include "runtime/shard/readers.h"
 #include "runtime/shard/state.h"
 
 namespace plimsoll::runtime::shard {
-
-// Whole values of a parameter on the host, from element `first` on.
-using Reader = std::function<void(std::size_t parameter, std::int64_t first, std::span<float> to)>;
 
 class Unit final : public ParameterStore {
  public:
@@ -37,12 +34,16 @@ class Unit final : public ParameterStore {
   // Before the first step: parameters, masters, moments (which are set to 0).
   void allocate();
   // Weights, and masters from the unrounded values; or another state, for a training checkpoint.
-  // Of one part, or of all. Error{unsupported}: moments in 8 bits.
-  void load(const Reader& read, State state = State::weights, std::optional<Part> part = {});
+  // Of one part, or of all. What `packed` does not have is packed of the values.
+  // Error{unsupported}: moments in 8 bits.
+  void load(const Reader& read, State state = State::weights, std::optional<Part> part = {},
+            const PackedReader& packed = {});
   // Whole, for each parameter; empty where it has no such state. All ranks of the sharding group
   // call it, between steps (State::gradients: before `step`). Stage 3 gathers into a temporary. Of
   // moments in 8 bits the codes.
   std::vector<std::vector<float>> whole(State state, std::optional<Part> part = {});
+  // The same of packed weights: their bytes.
+  std::vector<std::vector<std::byte>> whole_packed();
   // What this rank stores, between steps: of a part (flat), and of a parameter the elements from
   // `first` on (none: no element of it). None where there is no such state.
   TensorView stored_part(State state, Part part);
@@ -125,7 +126,9 @@ class Unit final : public ParameterStore {
   TensorView part_of_parameter(State state, std::size_t index, std::int64_t first,
                                std::int64_t count, std::int64_t& from);
   void store(State state, std::size_t index, std::int64_t first, std::span<const float> values);
-  void load_packed(const Reader& read, std::size_t index);
+  void load_packed(const Reader& read, std::size_t index, const PackedReader& packed);
+  // Of all ranks' pieces; none, where they are whole here.
+  FlatTensor gathered_pieces(State state, std::optional<Part> part);
 
   Worker& worker_;
   Group group_;

@@ -111,7 +111,8 @@ TensorView Unit::stored_piece(State state, std::size_t index, std::int64_t& firs
   return part_of_parameter(state, index, 0, layout_.places.at(index).count, first);
 }
 
-void Unit::load(const Reader& read, State state, std::optional<Part> part) {
+void Unit::load(const Reader& read, State state, std::optional<Part> part,
+                const PackedReader& packed) {
   check(state != State::gradients && stored(State::weights), ErrorKind::internal,
         "states are loaded when they are allocated");
   check(
@@ -123,7 +124,7 @@ void Unit::load(const Reader& read, State state, std::optional<Part> part) {
     const Part of = layout_.places[i].part;
     if (!stored(state)->part(of) || of != part.value_or(of)) continue;
     if (of == Part::packed) {
-      load_packed(read, i);
+      load_packed(read, i, packed);
       continue;
     }
     // The weights' share of a rank holds the masters' share, under every stage.
@@ -145,44 +146,67 @@ void Unit::load(const Reader& read, State state, std::optional<Part> part) {
 
 // Whole, whatever of it is stored here: a block's scale is of all its values, and the mean of the
 // scales of all blocks.
-void Unit::load_packed(const Reader& read, std::size_t index) {
+void Unit::load_packed(const Reader& read, std::size_t index, const PackedReader& packed) {
   const Place& place = layout_.places[index];
   std::int64_t from = 0;
   const TensorView to = part_of_parameter(State::weights, index, 0, place.count, from);
   if (!to) return;
-  std::vector<float> values(static_cast<std::size_t>(place.packed.values));
-  in_parts(place.packed.values, kOfACore, [&](std::int64_t at, std::int64_t count) {
-    read(index, at,
-         std::span(values).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
-  });
-  const std::vector<std::byte> bytes = packed_bytes(values, worker_.regime.compute, place.packed);
+  std::vector<std::byte> bytes = packed ? packed(index) : std::vector<std::byte>();
+  if (bytes.empty()) {
+    std::vector<float> values(static_cast<std::size_t>(place.packed.values));
+    in_parts(place.packed.values, kOfACore, [&](std::int64_t at, std::int64_t count) {
+      read(
+          index, at,
+          std::span(values).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+    });
+    bytes = packed_bytes(values, worker_.regime.compute, place.packed);
+  }
   worker_.device.copy_in(to.data, bytes.data() + from, Bytes(to.elements()));
 }
 
-std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> part) {
+FlatTensor Unit::gathered_pieces(State state, std::optional<Part> part) {
   FlatTensor* source = stored(state);
-  FlatTensor gathered;
   // Stage 1 sums in place: only this rank's piece of the whole gradients is the sum.
   const bool gathers = is_piece(state) || (state == State::gradients && shards_states());
-  if (gathers && *source) {
-    FlatTensor::Sizes wanted = sizes(state, Holds::whole);
-    for (const Part p : kAllParts)
-      if (p != part.value_or(p)) wanted[static_cast<std::size_t>(p)].elements = 0;
-    gathered = FlatTensor(worker_.memory, prefix_ + names_.gathered, Category::parameters, wanted);
-    for (const Part p : kAllParts) {
-      const TensorView whole = gathered.part(p);
-      if (!whole) continue;
-      if (on_host(state)) {  // ranks exchange what is on their devices
-        const ConstTensorView piece = source->part(p);
-        worker_.device.copy_in(own(gathered, p).data, piece.data,
-                               storage(Count(piece.elements()), piece.dtype));
-        group_.shards->all_gather(whole);
-        continue;
-      }
-      group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p), whole);
+  if (!gathers || !*source) return {};
+  FlatTensor::Sizes wanted = sizes(state, Holds::whole);
+  for (const Part p : kAllParts)
+    if (p != part.value_or(p)) wanted[static_cast<std::size_t>(p)].elements = 0;
+  FlatTensor gathered(worker_.memory, prefix_ + names_.gathered, Category::parameters, wanted);
+  for (const Part p : kAllParts) {
+    const TensorView whole = gathered.part(p);
+    if (!whole) continue;
+    if (on_host(state)) {  // ranks exchange what is on their devices
+      const ConstTensorView piece = source->part(p);
+      worker_.device.copy_in(own(gathered, p).data, piece.data,
+                             storage(Count(piece.elements()), piece.dtype));
+      group_.shards->all_gather(whole);
+      continue;
     }
-    source = &gathered;
+    group_.shards->all_gather(is_piece(state) ? source->part(p) : own(*source, p), whole);
   }
+  return gathered;
+}
+
+std::vector<std::vector<std::byte>> Unit::whole_packed() {
+  if (layout_.part(Part::packed).length == 0)
+    return std::vector<std::vector<std::byte>>(layout_.places.size());
+  FlatTensor gathered = gathered_pieces(State::weights, Part::packed);
+  const TensorView flat = (gathered ? gathered : parameters_).part(Part::packed);
+  std::vector<std::vector<std::byte>> all;
+  for (const Place& place : layout_.places) {
+    all.emplace_back();
+    if (place.part != Part::packed) continue;
+    all.back().resize(static_cast<std::size_t>(place.count));
+    worker_.device.copy_out(all.back().data(), slice(flat, place.first, place.count).data,
+                            Bytes(place.count));
+  }
+  return all;
+}
+
+std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> part) {
+  FlatTensor gathered = gathered_pieces(state, part);
+  FlatTensor* source = gathered ? &gathered : stored(state);
   Device& device = source == &gathered ? worker_.device : device_of(state);
   std::vector<std::vector<float>> values;
   for (const Place& place : layout_.places) {

@@ -112,13 +112,17 @@ void drawn(const runtime::ModelParameter& parameter, std::int64_t first, std::sp
         std::sin(seed + 0.7 * static_cast<double>(first + static_cast<std::int64_t>(i))));
 }
 
+std::string adapter_weight(const std::string& module, const std::string& matrix) {
+  return "base_model.model." + module + ".lora_" + matrix + ".weight";
+}
+
 // W + alpha / rank · B · A in fp64; W [out, in], or [in, out] where `transposed`.
 std::vector<double> merged_by_hand(const Values& before, const std::string& weight,
                                    const std::string& module, std::int64_t width, double alpha,
                                    bool transposed) {
   constexpr std::size_t kRank = 3;
-  const std::vector<float>&a = before.at("base_model.model." + module + ".lora_A.weight"),
-        &b = before.at("base_model.model." + module + ".lora_B.weight");
+  const std::vector<float>&a = before.at(adapter_weight(module, "A")),
+        &b = before.at(adapter_weight(module, "B"));
   std::vector<double> w = wide(before.at(weight));
   const auto columns = static_cast<std::size_t>(width), in = a.size() / kRank;
   for (std::size_t i = 0; i < w.size(); ++i) {
@@ -164,6 +168,13 @@ TEST_CASE("matrices of several blocks are merged as by hand") {
             merged_by_hand(before, made.weight, made.module, made.width, 5, made.transposed);
         CHECK(deviation(wide(after.at(made.weight)), by_hand) <= 1e-7);
         CHECK(deviation(wide(before.at(made.weight)), by_hand) > 0.1);
+        // Whole on the host, for a file: the same bits.
+        std::vector<float> whole = before.at(made.weight);
+        const std::vector<float>&a = before.at(adapter_weight(made.module, "A")),
+              &b = before.at(adapter_weight(made.module, "B"));
+        const auto width = made.width, rows = std::ssize(whole) / width;
+        runtime::add_adapter({a, b, 5, made.transposed}, {rows, width}, whole);
+        CHECK(whole == after.at(made.weight));
         if (ranks == 1)
           one = after;
         else

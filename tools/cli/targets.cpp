@@ -67,16 +67,18 @@ bool is_same(const std::string& a, const std::string& b) {
 }  // namespace
 
 void check_targets(const CommandLine& line) {
-  if (const std::string* folder = line.options.find("save-weights"))
+  for (const char* option : {"save-weights", "save-merged", "save-packed"}) {
+    const std::string* folder = line.options.find(option);
+    if (folder == nullptr) continue;
     for (const char* name : {"model.safetensors", "adapter_model.safetensors", "config.json"})
       for (const auto& [file, source] : sources(line))
         if (const auto a = identity(*folder + "/" + name), b = identity(file); a && b)
           check(*a != *b, ErrorKind::bad_input, [&, source = source] {
             return fmt::format(
-                "--save-weights {}: its {} is an input of this command ({}); give "
-                "another folder",
+                "--{} {}: its {} is an input of this command ({}); give another folder", option,
                 *folder, name, source);
           });
+  }
   std::vector<std::pair<std::string, std::string>> seen;
   for (const char* option : kTargets) {
     const std::string* target = line.options.find(option);

@@ -24,7 +24,47 @@ shard::PackingLoss loss_of(const runtime::ModelParameter& parameter, DType compu
                              shard::packed_places(*parameter.packed, {rows, columns}));
 }
 
+// Of a source that has some packed.
+void check_parameter(const runtime::ModelParameter& parameter, const models::PackedStorage* held,
+                     const std::string& origin) {
+  const auto refuse = [&](std::string_view why) {
+    fail(ErrorKind::bad_input, fmt::format("{}: {} {}", origin, parameter.name, why));
+  };
+  if (held == parameter.packed) return;
+  if (held == nullptr)
+    return refuse("is not packed, as others are: --quantize packs all linears of layers");
+  if (parameter.packed == nullptr)
+    refuse(fmt::format("is packed: run it with --quantize {}", held->name));
+  refuse(fmt::format("is packed as {}, --quantize says {}", held->name, parameter.packed->name));
+}
+
 }  // namespace
+
+bool check_packing(const models::ModelSpec& model, const models::Strategy& strategy,
+                   const runtime::io::WeightSource& weights) {
+  const runtime::ModelLayout layout = runtime::layout_of(model, strategy);
+  std::vector<const runtime::ModelParameter*> all;
+  const auto add = [&](const std::vector<runtime::ModelParameter>& list) {
+    for (const runtime::ModelParameter& parameter : list) all.push_back(&parameter);
+  };
+  add(layout.embedding);
+  add(layout.tail);
+  for (const runtime::LayerLayout& layer : layout.layers) add(layer.parameters);
+  const auto held = [&](const runtime::ModelParameter* parameter) {
+    return weights.packed_as(parameter->name);
+  };
+  if (std::ranges::none_of(all, held)) return false;
+  for (const runtime::ModelParameter* parameter : all)
+    check_parameter(*parameter, held(parameter), weights.origin());
+  for (const runtime::LayerLayout& layer : layout.layers)
+    for (const runtime::ModuleSlots& module : layer.modules)
+      check(!module.transposed || layer.parameters[*module.weight].packed == nullptr,
+            ErrorKind::unsupported, [&] {
+              return fmt::format("{}: {} is packed by outputs, and stored [in, out] here",
+                                 weights.origin(), layer.parameters[*module.weight].name);
+            });
+  return true;
+}
 
 std::string packing_note(const models::ModelSpec& model, const models::Strategy& strategy,
                          DType compute, const runtime::ReadParameter& read) {

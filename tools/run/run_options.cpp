@@ -35,6 +35,8 @@ RunOptions run_options_from(const Options& given) {
   text("adapter", run.adapter);
   text("data", run.data);
   text("save-weights", run.save_weights);
+  text("save-merged", run.save_merged);
+  text("save-packed", run.save_packed);
   text("save-checkpoint", run.save_checkpoint);
   text("resume", run.resume);
   if (const std::string* value = given.find("save-every"))

@@ -14,7 +14,7 @@
 namespace plimsoll::tools {
 
 // The options that `plimsoll run` hands on.
-inline constexpr std::array<Option, 18> kTrainingOptions{{
+inline constexpr std::array<Option, 20> kTrainingOptions{{
     {"steps", "N", "Run", "optimizer steps (3)"},
     {"seconds", "S", "Run", "and more steps, until they have taken so long (0)"},
     {"profile", "", "Run", "one step more, timed kernel by kernel"},
@@ -27,6 +27,8 @@ inline constexpr std::array<Option, 18> kTrainingOptions{{
     {"adapter", "FOLDER", "Run", "PEFT's adapter to start from (drawn by the seed)"},
     {"data", "FILE", "Run", "a text, a .bin of token ids, or synthetic (the shipped text)"},
     {"save-weights", "FOLDER", "Run", "write the trained weights as safetensors"},
+    {"save-merged", "FOLDER", "Run", "write the model with its adapters merged, unpacked"},
+    {"save-packed", "FOLDER", "Run", "write the packed base as bitsandbytes' checkpoints have it"},
     {"save-checkpoint", "FOLDER", "Run", "write what --resume needs, when the run ends"},
     {"save-every", "N", "Run",
      "and every N steps; the one before stays until the new one is whole"},
@@ -47,7 +49,7 @@ struct RunOptions {
   std::string weights;  // a folder; "": drawn by the seed
   std::string adapter;  // PEFT's; "": drawn by the seed
   std::string data;  // as runtime/io/tokens.h; "": the shipped text where the vocabulary holds it
-  std::string save_weights;  // a folder; "": not saved
+  std::string save_weights, save_merged, save_packed;  // folders; "": not saved
   std::string save_checkpoint, resume;  // folders; "": not
   std::int64_t save_every = 0;  // steps; 0: only in the end
   bool poison = false;

@@ -43,6 +43,7 @@ class Weights {
   Weights(const Job& job, const RunOptions& options) {
     base_ = options.weights.empty() ? io::random_weights(job.model, options.seed)
                                     : io::stored_weights(job.model, options.weights);
+    packed_ = check_packing(job.model, job.workload.strategy, *base_);
     if (!job.workload.strategy.lora) return;
     const auto modules = models::lora_modules(job.model, *job.workload.strategy.lora);
     adapter_ = options.adapter.empty() ? io::random_adapter(modules, options.seed)
@@ -54,10 +55,18 @@ class Weights {
     source.read(parameter.name, first,
                 {to.data(), DType::fp32, {static_cast<std::int64_t>(to.size())}});
   }
+  std::vector<std::byte> packed(const runtime::ModelParameter& parameter) const {
+    if (!packed_ || parameter.packed == nullptr) return {};
+    return runtime::shard::packed_bytes(
+        base_->packed(parameter.name).view(),
+        runtime::shard::packed_places(*parameter.packed, parameter.shape));
+  }
+  bool come_packed() const { return packed_; }
   std::string origin() const { return base_->origin(); }
 
  private:
   std::unique_ptr<io::WeightSource> base_, adapter_;
+  bool packed_ = false;  // the base's packed weights come so
 };
 
 // One process's share of a run.
@@ -69,6 +78,7 @@ class Training {
         options_(checkpoints.options()),
         progress_(progress),
         weights_(job, options_),
+        saves_(save_options(job, options_)),
         tokens_(tokens_of(job, options_)),
         batches_(*tokens_, shape_of(job, *tokens_, checkpoints)) {}
 
@@ -123,9 +133,9 @@ class Training {
       readings.push_back({"steps", *rank.device, reserved()});
       rank.driver = std::move(readings);
     }
-    if (!options_.save_weights.empty())
-      save_weights(options_.save_weights, job_.workload.model_config, trainer.model(),
-                   trainer.worker().regime.compute, world.rank() == 0);
+    for (const SaveOption& option : saves_)
+      save_weights(option, job_, trainer.model(), trainer.worker().regime.compute,
+                   world.rank() == 0);
     checkpoints_.ended(trainer, batches_, *tokens_);
     collect(world, rank);
     if (world.rank() == 0 && tells) libraries_ = device.libraries();
@@ -190,10 +200,10 @@ class Training {
                                             std::int64_t first, std::span<float> to) {
       weights_.read(parameter, first, to);
     };
-    trainer.load(read);
+    trainer.load(read, [&](const runtime::ModelParameter& p) { return weights_.packed(p); });
     const DType compute = trainer.worker().regime.compute;
-    const std::string note =
-        tells ? packing_note(job_.model, job_.workload.strategy, compute, read) : "";
+    if (!tells || weights_.come_packed()) return;
+    const std::string note = packing_note(job_.model, job_.workload.strategy, compute, read);
     if (!note.empty()) progress_.note(note);
   }
 
@@ -239,6 +249,7 @@ class Training {
   const RunOptions& options_;
   Progress& progress_;
   Weights weights_;
+  std::vector<SaveOption> saves_;
   std::unique_ptr<io::TokenSource> tokens_;
   io::Batches batches_;
 };

@@ -422,6 +422,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l weights -d 'safeten
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter -d 'PEFT'\''s adapter to start from (drawn by the seed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l data -d 'a text, a .bin of token ids, or synthetic (the shipped text)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-weights -d 'write the trained weights as safetensors' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-merged -d 'write the model with its adapters merged, unpacked' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-packed -d 'write the packed base as bitsandbytes'\'' checkpoints have it' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-checkpoint -d 'write what --resume needs, when the run ends' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-every -d 'and every N steps; the one before stays until the new one is whole' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l resume -d 'go on from its checkpoint; --steps counts those made before' -x

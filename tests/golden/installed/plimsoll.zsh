@@ -459,6 +459,8 @@ _plimsoll() {
         '--adapter=[PEFT'\''s adapter to start from (drawn by the seed)]:FOLDER:' \
         '--data=[a text, a .bin of token ids, or synthetic (the shipped text)]:FILE:_files' \
         '--save-weights=[write the trained weights as safetensors]:FOLDER:' \
+        '--save-merged=[write the model with its adapters merged, unpacked]:FOLDER:' \
+        '--save-packed=[write the packed base as bitsandbytes'\'' checkpoints have it]:FOLDER:' \
         '--save-checkpoint=[write what --resume needs, when the run ends]:FOLDER:' \
         '--save-every=[and every N steps; the one before stays until the new one is whole]:N:' \
         '--resume=[go on from its checkpoint; --steps counts those made before]:FOLDER:' \
