@@ -205,63 +205,8 @@ std::vector<Model::Values> Model::whole(shard::State state) {
 Bytes Model::workspace() const {
   Bytes most = std::max(embedding_->workspace(), head_->workspace());
   for (const Layer& layer : layers_) most = std::max(most, layer.workspace());
+  if (strategy_.optimizer_in_backward) return most;
   return std::max(most, gradient_norm_workspace(trained_));
-}
-
-// Moving parameters and gradients -----------------------------------------------------------------
-
-void Model::begin_use(Unit& unit, Phase phase) {
-  worker_.prefix = unit.prefix();
-  worker_.phase = phase;
-  if (!unit.gathers()) return;
-  check(use_ < uses_.size() && uses_[use_] == &unit, ErrorKind::internal,
-        "units are used in the order in which they are gathered");
-  Op op(worker_, unit.names().gather, phase);
-  if (++use_ < uses_.size()) uses_[use_]->start_gather(op);
-}
-
-void Model::end_use(Unit& unit, Phase phase) {
-  if (!unit.gathers()) return;
-  worker_.prefix = unit.prefix();
-  Op op(worker_, unit.names().free, phase);
-  unit.free_gathered(op);
-}
-
-// What the first use of the step reads.
-void Model::first_gather() {
-  use_ = 0;
-  worker_.prefix.clear();
-  worker_.phase = Phase::forward;
-  if (!embedding_unit_->gathers()) return;
-  Op op(worker_, decisions::kFirstGather, Phase::forward);
-  if (layout_.tied) tail_unit_->start_gather(op);
-  embedding_unit_->start_gather(op);
-}
-
-// The unit's backward is done.
-void Model::reduce(Unit& unit) {
-  if (!unit.trains() || !unit.reduces()) return;
-  worker_.prefix = unit.prefix();
-  if (unit.holds()) {
-    Op op(worker_, unit.names().reduced, Phase::backward);
-    if (reducing_ != nullptr) reducing_->take_reduced(op);
-    reducing_ = &unit;
-  }
-  Op op(worker_, unit.names().reduce, Phase::backward);
-  unit.start_reduce(op);
-  if (unit.holds()) return;
-  in_place_.push_back(&unit);
-  if (&unit != last_reduced_) return;
-  for (Unit* pending : in_place_) pending->take_reduced(op);
-  in_place_.clear();
-}
-
-void Model::end_reductions() {
-  if (reducing_ == nullptr) return;
-  worker_.prefix.clear();
-  Op op(worker_, decisions::kLastReduced, Phase::backward);
-  reducing_->take_reduced(op);
-  reducing_ = nullptr;
 }
 
 // A micro-batch -----------------------------------------------------------------------------------
@@ -319,6 +264,7 @@ void Model::backward_layers(Tensor& d) {
 }
 
 void Model::train(const MicroBatch& batch, TensorView loss) {
+  step_ = batch.step;
   for (Unit* unit : trained_) unit->begin_micro_batch(batch.index, batch.count);
   first_gather();
   begin_use(*embedding_unit_, Phase::forward);

@@ -30,6 +30,8 @@ struct MicroBatch {
   ConstTensorView ids, targets;  // int32 [T]
   std::int64_t index = 0, count = 1;  // in this step
   LossFactors factors;
+  // --optimizer-in-backward: taken of each unit when its backward is done.
+  const OptimizerStep* step = nullptr;
 };
 
 class Model {
@@ -51,6 +53,8 @@ class Model {
 
   // Forward and backward; `loss` fp64 [1] is added to.
   void train(const MicroBatch& batch, TensorView loss);
+  // The optimizer, and the gather behind it.
+  void step(shard::Unit& unit, const OptimizerStep& step);
   // Logits alone, behind each row what Head::logits says; all ranks call it together, between
   // steps.
   Tensor logits(ConstTensorView ids);
@@ -99,6 +103,7 @@ class Model {
   void begin_use(shard::Unit& unit, Phase phase);
   void end_use(shard::Unit& unit, Phase phase);
   void reduce(shard::Unit& unit);
+  void reduce_and_step(shard::Unit& unit);
   void first_gather();
   void end_reductions();
   // Outside of a step. The units are there while `use` runs.
@@ -134,6 +139,7 @@ class Model {
   // One micro-batch.
   std::vector<shard::Unit*> uses_;  // in order, one after the other where it is the same unit
   std::size_t use_ = 0;
+  const OptimizerStep* step_ = nullptr;  // in the backward
   shard::Unit* reducing_ = nullptr;  // whose gradients are held while they are reduced
   std::vector<shard::Unit*> in_place_;  // reductions to wait for
   const shard::Unit* last_reduced_ = nullptr;  // the last unit whose backward is done

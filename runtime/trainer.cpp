@@ -71,6 +71,7 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   worker.length = options.batch.seq_len;
   worker.seed = options.seed;
   decisions::check_offload(strategy);
+  decisions::check_step(strategy, options.batch);
   decisions::check_float8(model, strategy, options.batch);
   if (strategy.offload.optimizer)
     worker.host_memory =
@@ -147,21 +148,14 @@ void Trainer::optimize(float learning_rate) {
   if (host_scalar_block_)
     worker.device.copy_out(host_scalar_block_.view().data, scalar_block_.view().data,
                            scalar_block_.bytes());
-  OptimizerStep step{.options = options_.optimizer,
-                     .learning_rate = learning_rate,
-                     .number = taken_ + 1,
-                     .factor = where.factor(),
-                     .overflow = where.overflow()};
-  for (shard::Unit* unit : model_->trained_units()) {
-    worker.prefix = unit->prefix();
-    {
-      Op op(worker, unit->names().step);
-      unit->step(op, step);
-    }
-    if (!unit->gathers_stepped()) continue;
-    Op op(worker, unit->names().gather_stepped);
-    unit->gather_stepped(op);
-  }
+  OptimizerStep step = next_step(learning_rate);
+  step.factor = where.factor();
+  step.overflow = where.overflow();
+  for (shard::Unit* unit : model_->trained_units()) model_->step(*unit, step);
+}
+
+OptimizerStep Trainer::next_step(float learning_rate) const {
+  return {.options = options_.optimizer, .learning_rate = learning_rate, .number = taken_ + 1};
 }
 
 // Loss, norm and overflow, read back; the scale of the next step's loss.
@@ -176,8 +170,10 @@ void Trainer::read_scalars(bool optimizes, StepResult& result) {
   if (!optimizes) return;
   float norm = 0;
   std::int32_t overflow = 0;
-  read(norm, scalars_->norm());
-  read(overflow, scalars_->overflow());
+  if (!options_.strategy.optimizer_in_backward) {
+    read(norm, scalars_->norm());
+    read(overflow, scalars_->overflow());
+  }
   result.grad_norm = norm;
   result.skipped = overflow != 0;
   if (!result.skipped) ++taken_;
@@ -199,14 +195,16 @@ StepResult Trainer::run(const Tokens& tokens, float learning_rate, bool optimize
   worker.memory.ledger().begin_step();
   if (worker.host_memory) worker.host_memory->ledger().begin_step();
   worker.device.fill_bytes(scalars_->loss().data, 0, storage(Count(1), DType::fp64));
+  const bool in_backward = options_.strategy.optimizer_in_backward;
+  const OptimizerStep step = next_step(learning_rate);
   for (std::int64_t micro = 0; micro < options_.batch.grad_accum; ++micro) {
     place(batches_[static_cast<std::size_t>(micro)]);
     worker.first_sequence = (micro * world_.size() + world_.rank()) * worker.sequences;
     model_->train({std::as_const(ids_).view(), std::as_const(targets_).view(), micro,
-                   options_.batch.grad_accum, factors},
+                   options_.batch.grad_accum, factors, in_backward && optimizes ? &step : nullptr},
                   scalars_->loss());
   }
-  if (optimizes) optimize(learning_rate);
+  if (optimizes && !in_backward) optimize(learning_rate);
   worker.device.synchronize();
   result.memory = worker.memory.ledger().end_step();
   if (worker.host_memory) result.host_memory = worker.host_memory->ledger().end_step();

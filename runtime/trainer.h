@@ -32,7 +32,7 @@ struct TrainerOptions {
 
 struct StepResult {
   double loss = 0;  // mean over the tokens that count, of all ranks
-  double grad_norm = 0;  // of all gradients, before clipping
+  double grad_norm = 0;  // of all gradients, before clipping; stepped with in the backward: 0
   double loss_scale = 1;
   bool skipped = false;  // an overflow: the optimizer changed nothing
   double seconds = 0;
@@ -92,6 +92,7 @@ class Trainer {
   std::int64_t read_batches(const Tokens& tokens);
   void place(const HostBatch& batch);
   void optimize(float learning_rate);
+  OptimizerStep next_step(float learning_rate) const;
   void read_scalars(bool optimizes, StepResult& result);
   StepResult run(const Tokens& tokens, float learning_rate, bool optimizes);
 

@@ -100,8 +100,12 @@ TEST_CASE("stack plimsoll refuses what its runtime has not, and nothing beside i
        [](Strategy& s) { s.attention = Attention::flash_3; }},
       {"", [](Strategy& s) { s.attention = Attention::eager; }},
       {"", [](Strategy& s) { s.attention = Attention::math; }},
-      {"--optimizer-in-backward needs --stack pytorch",
-       [](Strategy& s) { s.optimizer_in_backward = true; }},
+      {"", [](Strategy& s) { s.optimizer_in_backward = true; }},
+      {"--optimizer-in-backward with --precision fp16-mixed",
+       [](Strategy& s) {
+         s.optimizer_in_backward = true;
+         s.precision = models::Precision::fp16_mixed;
+       }},
       {"--recompute ops needs --stack pytorch",
        [](Strategy& s) {
          s.recompute = {models::RecomputeKind::ops, 1, {"attention"}};

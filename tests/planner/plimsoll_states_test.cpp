@@ -75,6 +75,35 @@ TEST_CASE(
   CHECK(states(model, s).total() == Bytes(8 * parameters));
 }
 
+// One token of many layers: what a unit's backward takes beside its gradients is small. In bf16
+// masters and two moments are 12 bytes a parameter, and 2 of weights; a layer has
+// 64·64·2 + 64·32·2 + 3·64·128 + 2·64 = 36,992 of them, embedding and tail 16,384 and 16,448.
+TEST_CASE("stepped in the backward, gradients of one unit live at a time") {
+  const models::ModelSpec model = small_llama(40);
+  const std::int64_t parameters = model.parameter_count().value();
+  REQUIRE(parameters == 40 * 36992 + 16384 + 16448);
+  models::Strategy s = bf16_strategy();
+  const auto above = [&](const Planned& plan) { return plan.peak.bytes.value() - 14 * parameters; };
+  const models::Batch token{.seq_len = 1};
+  const Planned usual = planned(model, s, token);
+  s.optimizer_in_backward = true;
+  const Planned early = planned(model, s, token);
+  CHECK(usual.states.gradients == Bytes(2 * parameters));
+  CHECK(early.states.gradients == Bytes(0));
+  CHECK(early.states.optimizer == usual.states.optimizer);
+  // The usual peak has all units' gradients. What else lives there for one token is small: no
+  // tenth.
+  const std::int64_t of_others = 2 * (parameters - 36992);
+  CHECK(above(usual) - above(early) > of_others * 9 / 10);
+  CHECK(above(usual) - above(early) <= of_others);
+  const auto has = [](const Planned& plan, const std::string& name) {
+    return std::ranges::any_of(plan.program.ops,
+                               [&](const models::Op& op) { return op.name == name; });
+  };
+  CHECK(has(usual, models::decisions::kGradientNorm));
+  CHECK_FALSE(has(early, models::decisions::kGradientNorm));
+}
+
 // Hidden 64, one head, inner width 64, vocabulary 67, one layer, N = 3, bf16. In elements:
 //   embedding 67·64 = 4288: 17 blocks, 18 for three ranks, 4608
 //   layer     4 · 4096 + 3 · 4096 + 2 · 64 = 28800: 113 blocks, 114 for three ranks, 29184

@@ -111,6 +111,26 @@ TEST_CASE("offloaded states change no bit, with masters, without, and in 8 bits"
       }
 }
 
+TEST_CASE("stepping in the backward changes no bit of a run that clips nothing") {
+  for (const Precision precision : {Precision::fp32, Precision::bf16_mixed, Precision::bf16})
+    for (const std::int64_t ranks : {1, 3})
+      for (const int zero : {0, 1, 2, 3})
+        for (const bool adapters : {false, true}) {
+          Case c = base(ranks == 1 ? "gpt2" : "llama", precision, ranks, zero);
+          c.max_norm = 0;
+          c.poison = true;
+          if (adapters) c.strategy.lora = lora();
+          c.strategy.recompute.kind = zero == 1 ? RecomputeKind::full : RecomputeKind::none;
+          Measured reference = measured(c);
+          for (auto& rank : reference.ranks)
+            for (runtime::StepResult& step : rank) step.grad_norm = 0;  // of all: nobody knows
+          c.strategy.optimizer_in_backward = true;
+          check_same(reference, c);
+          c.strategy.offload.optimizer = true;
+          check_same(reference, c);
+        }
+}
+
 TEST_CASE("a step that an overflow cuts short leaves weights as they are, offloaded too") {
   Case c = base("llama", Precision::fp16_mixed, 2, 3);
   c.loss_scale = 1e30;

@@ -112,6 +112,7 @@ std::string text(const Case& c) {
          list(" freeze ", s.freeze) + list(" train ", s.train) + " batch " +
          std::to_string(c.batch.micro_batch) + " x " + std::to_string(c.batch.seq_len) + " accum " +
          std::to_string(c.batch.grad_accum) + (s.offload.optimizer ? " offloaded" : "") +
+         (s.optimizer_in_backward ? " in backward" : "") +
          (c.deterministic ? " deterministic" : "") + (c.loss_scale > 1e6 ? " overflows" : "");
 }
 
@@ -121,6 +122,7 @@ RankMeasured measured(const Case& c, runtime::comm::Communicator& world,
   runtime::TrainerOptions options{.strategy = strategy_of(c), .batch = c.batch};
   options.deterministic = c.deterministic;
   options.optimizer.kind = c.strategy.optimizer;
+  options.optimizer.max_norm = c.max_norm;
   options.memory.poison = c.poison;
   options.loss_scaler.initial = c.loss_scale;
   runtime::Trainer trainer(model, numerics_of(model), options, device(), world);

@@ -20,6 +20,7 @@ struct Case {
   bool deterministic = false;
   bool poison = true;
   double loss_scale = 1024;  // at first, with fp16
+  float max_norm = 1;  // 0: nothing is clipped
   int steps = 1;
 };
 std::string text(const Case& c);  // one line, to say which case failed

@@ -69,11 +69,13 @@ constexpr std::array kOptimizers{models::Optimizer::adamw, models::Optimizer::ad
                                  models::Optimizer::lion8bit};
 
 constexpr std::array kOffloads{false, true};  // optimizer states
+constexpr std::array kInBackward{false, true};  // the optimizer; of one micro-batch
 
-constexpr std::array<std::size_t, 12> kSizes{
+constexpr std::array<std::size_t, 13> kSizes{
     kModels.size(),       kRanks.size(),         kShardings.size(),  kRecompute.size(),
     kPrecisions.size(),   kTrains.size(),        kAttention.size(),  kLoss.size(),
-    kAccumulation.size(), kDeterministic.size(), kOptimizers.size(), kOffloads.size()};
+    kAccumulation.size(), kDeterministic.size(), kOptimizers.size(), kOffloads.size(),
+    kInBackward.size()};
 using Choice = std::array<std::size_t, kSizes.size()>;
 
 // The patterns of a family's modules.
@@ -193,6 +195,8 @@ Case case_of(const Choice& choice) {
   c.deterministic = kDeterministic[choice[9]];
   s.optimizer = kOptimizers[choice[10]];
   s.offload.optimizer = kOffloads[choice[11]];
+  s.optimizer_in_backward =
+      kInBackward[choice[12]] && c.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed;
   return c;
 }
 

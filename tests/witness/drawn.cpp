@@ -46,6 +46,8 @@ class Draw {
                                       : between(2, 20),
                 .micro_batch = between(1, 3),
                 .grad_accum = one_of({1, 1, 2, 3, 4, 6})};
+    s.optimizer_in_backward =
+        c_.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed && maybe(3);
     c_.deterministic = maybe(2);
     c_.steps = maybe(3) ? 2 : 1;
     if (maybe(3)) c_.loss_scale = 1e30;  // overflows: the optimizer is skipped, its memory is not

@@ -6,11 +6,13 @@ namespace plimsoll::tools {
 
 namespace {
 
-// What lives after the last op before the optimizer: the states at the end of backward.
-reports::States states_of(const runtime::StepRecord& record) {
+// What lives after the last op before the optimizer: the states at the end of backward. Where that
+// steps `in_backward`, after the last op.
+reports::States states_of(const runtime::StepRecord& record, bool in_backward) {
   std::int64_t last = -1;
   for (std::size_t i = 0; i < record.ops.size(); ++i)
-    if (record.ops[i].phase != models::Phase::optimizer) last = static_cast<std::int64_t>(i);
+    if (in_backward || record.ops[i].phase != models::Phase::optimizer)
+      last = static_cast<std::int64_t>(i);
   reports::ByCategory live{};
   for (const runtime::TensorRecord& tensor : record.tensors)
     if (tensor.born <= last && tensor.died > last)
@@ -35,8 +37,8 @@ reports::StepLedger ledger_of(const runtime::StepRecord& record) {
   return out;
 }
 
-Recorder::Recorder(std::int64_t rank, Bytes initial_reserved)
-    : rank_(rank), initial_reserved_(initial_reserved) {}
+Recorder::Recorder(std::int64_t rank, Bytes initial_reserved, bool in_backward)
+    : rank_(rank), initial_reserved_(initial_reserved), in_backward_(in_backward) {}
 
 void Recorder::add(std::int64_t step, const runtime::StepResult& result) {
   for (Seen& seen : seen_) {
@@ -61,7 +63,7 @@ reports::MeasuredRank Recorder::rank(Bytes reserved) const {
   out.peak = record.peak;
   out.resident = record.resident;
   out.at_peak = record.at_peak;
-  out.states = states_of(record);
+  out.states = states_of(record, in_backward_);
   if (record.peak_op < record.ops.size()) {
     out.peak_phase = name_of(record.ops[record.peak_op].phase);
     out.peak_where = record.ops[record.peak_op].name;

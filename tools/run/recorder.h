@@ -12,7 +12,8 @@ reports::StepLedger ledger_of(const runtime::StepRecord& record);
 class Recorder {
  public:
   // `initial_reserved`: before the first step.
-  Recorder(std::int64_t rank, Bytes initial_reserved);
+  // `in_backward`: the optimizer steps there.
+  Recorder(std::int64_t rank, Bytes initial_reserved, bool in_backward = false);
 
   void add(std::int64_t step, const runtime::StepResult& result);
   // `reserved`: in the end.
@@ -26,6 +27,7 @@ class Recorder {
   };
   std::int64_t rank_;
   Bytes initial_reserved_;
+  bool in_backward_;
   std::vector<Seen> seen_;
 };
 

@@ -106,7 +106,7 @@ class Training {
       load_weights(trainer, world.rank() == 0);
     const auto reserved = [&] { return trainer.worker().memory.reserved(); };
     if (own) readings.push_back({"weights", used_of_this_gpu(), reserved()});
-    Recorder recorder(world.rank(), reserved());
+    Recorder recorder(world.rank(), reserved(), job_.workload.strategy.optimizer_in_backward);
     const runtime::Tokens tokens = [&](std::int64_t step, std::int64_t micro,
                                        std::span<std::int32_t> ids,
                                        std::span<std::int32_t> targets) {
@@ -224,10 +224,10 @@ class Training {
                               (options_.warmup > 0 ? std::min(1., share) : 1));
   }
 
-  static reports::MeasuredStep measured(std::int64_t step, const runtime::StepResult& result) {
+  reports::MeasuredStep measured(std::int64_t step, const runtime::StepResult& result) const {
     reports::MeasuredStep out{.step = step, .seconds = result.seconds, .skipped = result.skipped};
     out.loss = result.loss;
-    out.grad_norm = result.grad_norm;
+    if (!job_.workload.strategy.optimizer_in_backward) out.grad_norm = result.grad_norm;
     if (result.seconds > 0)
       out.tokens_per_second = static_cast<double>(result.tokens) / result.seconds;
     return out;
@@ -321,6 +321,12 @@ reports::Measurement failed(const reports::Measurement& begun, Training& trainin
   return out;
 }
 
+// Stepping in the backward clips nothing, unless somebody says otherwise.
+RunOptions without_clipping(RunOptions options, const models::Strategy& strategy) {
+  if (strategy.optimizer_in_backward && !options.given.contains("max-norm")) options.max_norm = 0;
+  return options;
+}
+
 }  // namespace
 
 reports::Measurement train(const Job& job, const RunOptions& options, const reports::Tool& tool,
@@ -341,7 +347,13 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
   out.tokens_per_step = static_cast<double>(checked_multiply(
       checked_multiply(job.workload.batch.tokens(), job.workload.batch.grad_accum), out.world));
   expect_launch(job.workload.strategy);
-  const Checkpoints checkpoints(options);
+  const Checkpoints checkpoints(without_clipping(options, strategy));
+  check(checkpoints.options().max_norm == 0 || !strategy.optimizer_in_backward,
+        ErrorKind::bad_input, [&] {
+          return fmt::format(
+              "--max-norm {}: --optimizer-in-backward knows no norm of all gradients; --max-norm 0",
+              checkpoints.options().max_norm);
+        });
   progress.expect(checkpoints.options().steps);
   Training training(job, checkpoints, progress);
   std::mutex writing;

@@ -54,7 +54,8 @@ void StepWriter::embedding_backward() {
   next(embedding_);
   if (d_.tied_head) next(tail_);
   const bool held = sharding_.reduces() && reduces_each_ && (sharding_.stage >= 2 || micro_ > 0);
-  if (held) take_reduced(decisions::kLastReduced, written, kept);
+  if (held && !strategy_.optimizer_in_backward)
+    take_reduced(decisions::kLastReduced, written, kept);
   b_.close();
 }
 

@@ -46,22 +46,34 @@ void StepWriter::write_host(models::StepProgram& program) {
   const Stepped tail = declare(tail_, kNoGroup);
   host.tensor_in(kNoGroup, decisions::kHostScalars, host.rounded(decisions::kScalars),
                  Category::workspace, Residency::persistent);
-  host.open(kNoGroup);
-  step(embedding_, embedding);
-  host.close();
-  for (std::size_t r = 0; r < runs_.size(); ++r) {
-    if (!runs_[r].trains()) continue;
-    host.open(groups[r]);
-    for (std::size_t j = 0; j < runs_[r].stride(); ++j) {
+  const auto step_end = [&](const Unit& unit, const Stepped& stepped) {
+    host.open(kNoGroup);
+    step(unit, stepped);
+    host.close();
+  };
+  const bool backward = strategy_.optimizer_in_backward;
+  const auto step_layers = [&](std::size_t r) {
+    if (!runs_[r].trains()) return;
+    const std::size_t stride = runs_[r].stride();
+    host.open(groups[r], backward);
+    for (std::size_t i = 0; i < stride; ++i) {
+      const std::size_t j = backward ? stride - 1 - i : i;
       host.at_layer(static_cast<std::uint16_t>(j));
       step(runs_[r].units[j], of_layers[r][j]);
     }
     host.at_layer(0);
     host.close();
+  };
+  if (!backward) {
+    step_end(embedding_, embedding);
+    for (std::size_t r = 0; r < runs_.size(); ++r) step_layers(r);
+    step_end(tail_, tail);
+    return;
   }
-  host.open(kNoGroup);
-  step(tail_, tail);
-  host.close();
+  if (!d_.tied_head) step_end(tail_, tail);
+  for (std::size_t r = runs_.size(); r-- > 0;) step_layers(r);
+  step_end(embedding_, embedding);
+  if (d_.tied_head) step_end(tail_, tail);
 }
 
 }  // namespace plimsoll::planner::plimsoll_stack

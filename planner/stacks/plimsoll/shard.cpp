@@ -63,7 +63,9 @@ Ref StepWriter::reduced_last(TensorId Unit::*tensor) const {
 }
 
 void StepWriter::reduce(const Unit& unit, Ref written_before, Ref kept_before) {
-  if (!unit.trains() || !sharding_.reduces()) return;
+  if (!unit.trains()) return;
+  if (strategy_.optimizer_in_backward) return reduce_and_step(unit);
+  if (!sharding_.reduces()) return;
   if (unit.written == unit.kept) {  // in place
     if (reduces_each_ || micro_ + 1 == micros_)
       op(unit.names->reduce, Phase::backward).update(unit.kept);
@@ -71,6 +73,16 @@ void StepWriter::reduce(const Unit& unit, Ref written_before, Ref kept_before) {
   }
   take_reduced(unit.names->reduced, written_before, kept_before);
   op(unit.names->reduce, Phase::backward).read(unit.written);
+}
+
+void StepWriter::reduce_and_step(const Unit& unit) {
+  if (sharding_.reduces() && unit.written == unit.kept)
+    op(unit.names->reduce, Phase::backward).update(unit.kept);
+  if (unit.written != unit.kept) {
+    op(unit.names->reduce, Phase::backward).read(unit.written);
+    take_reduced(unit.names->reduced, {unit.written}, {unit.kept});
+  }
+  step(unit);
 }
 
 // This rank's piece of a reduction goes into the gradients that are kept; the whole ones die.
@@ -118,7 +130,8 @@ void StepWriter::add_gathers(const Unit& unit, Message at, Messages& out) const 
 void StepWriter::add_reductions(const Unit& unit, Message at, Messages& out) const {
   at.when = Message::When::reduction;
   at.micros = reduces_each_ ? Message::Micros::each : Message::Micros::last;
-  at.beside = at.part == Message::Part::layer                   ? Message::Beside::neighbour
+  at.beside = strategy_.optimizer_in_backward                   ? Message::Beside::nothing
+              : at.part == Message::Part::layer                 ? Message::Beside::neighbour
               : at.part == Message::Part::front || d_.tied_head ? Message::Beside::nothing
                                                                 : Message::Beside::backward;
   const decisions::Mesh mesh = decisions::mesh_of(strategy_);

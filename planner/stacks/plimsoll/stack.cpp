@@ -41,8 +41,6 @@ void refuse(const Strategy& s) {
         "--attention flash-1, flash-2, flash-3, cudnn, efficient, flex: plimsoll's attention is "
         "its own "
         "(flash, eager, math)");
-  check(!s.optimizer_in_backward, ErrorKind::unsupported,
-        "--optimizer-in-backward needs --stack pytorch");
   check(s.loss != models::Loss::tiled, ErrorKind::bad_input,
         "--loss tiled is of TRL's trainers on --stack pytorch, not plimsoll");
   check(s.recompute.kind != models::RecomputeKind::ops, ErrorKind::unsupported,
@@ -76,6 +74,7 @@ void write_messages(const ModelParts& parts, const Strategy& strategy, Messages&
 
 void write_step(const Question& question, const ModelParts& parts, StackStep& step) {
   refuse(question.strategy);
+  decisions::check_step(question.strategy, question.batch);
   decisions::check_float8(*question.model, question.strategy, question.batch);
   if (question.cluster.gpu && question.strategy.device == models::Device::cuda)
     models::check_products(*question.cluster.gpu, question.strategy.precision);

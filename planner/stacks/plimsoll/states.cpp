@@ -168,7 +168,7 @@ void StepWriter::declare_unit(Unit& unit, std::int64_t copies) {
   unit.kept =
       b_.tensor_in(unit.group, sharding_.stage >= 2 ? names.gradients_shard : names.gradients,
                    b_.rounded(unit.gradients), Category::gradients);
-  states_.gradients += b_.rounded(unit.gradients) * copies;
+  if (!strategy_.optimizer_in_backward) states_.gradients += b_.rounded(unit.gradients) * copies;
   if (strategy_.offload.optimizer) return;
   each_state(unit, [&](const char* name, Bytes bytes) {
     states_.optimizer += persistent(name, bytes, Category::optimizer);

@@ -48,7 +48,7 @@ void StepWriter::write() {
   micros_ = smaller(value_of(batch_, StepVariable::grad_accum), kDistinctMicroBatches);
   micro_batches();
   b_.begin(models::Section::optimizer);
-  optimizer_step();
+  if (!strategy_.optimizer_in_backward) optimizer_step();
 }
 
 SymInt StepWriter::loss_chunks() const {
@@ -190,22 +190,25 @@ void StepWriter::layers_backward(std::size_t r) {
 
 // Clipping's factor and the loss scale are applied while the optimizer reads a gradient; it works
 // in place and makes nothing. A unit's gradients die with its step.
+void StepWriter::step(const Unit& unit) {
+  if (!unit.trains()) return;
+  op(unit.names->step, Phase::optimizer).read(unit.kept);
+  b_.work().moves(unit.stepped.real());
+  if (sharding_.stage == 1 || sharding_.stage == 2)
+    op(unit.names->gather_stepped, Phase::optimizer);
+}
+
 void StepWriter::optimizer_step() {
-  const auto step = [&](const Unit& unit) {
-    if (!unit.trains()) return;
-    op(unit.names->step, Phase::optimizer).read(unit.kept);
-    b_.work().moves(unit.stepped.real());
-    if (sharding_.stage == 1 || sharding_.stage == 2)
-      op(unit.names->gather_stepped, Phase::optimizer);
-  };
   b_.open(kNoGroup);
-  auto norm = op(decisions::kGradientNorm, Phase::optimizer);
-  Bytes gradients;
-  each_unit([&](const Unit& unit, std::int64_t copies) {
-    norm.read(unit.kept);
-    gradients += unit.read_for_norm * copies;
-  });
-  b_.work().moves(gradients.real());
+  if (!strategy_.optimizer_in_backward) {
+    auto norm = op(decisions::kGradientNorm, Phase::optimizer);
+    Bytes gradients;
+    each_unit([&](const Unit& unit, std::int64_t copies) {
+      norm.read(unit.kept);
+      gradients += unit.read_for_norm * copies;
+    });
+    b_.work().moves(gradients.real());
+  }
   step(embedding_);
   b_.close();
   for (const Run& run : runs_) {

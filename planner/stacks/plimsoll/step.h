@@ -89,7 +89,7 @@ class StepWriter {
   Ref stream_end() const;
   bool below_head_trains() const;
   OpBuilder op(const char* name, Phase phase) { return b_.op(name, phase); }
-  void optimizer_step();
+  void optimizer_step(), step(const Unit&unit);
 
   // The ends of the model (ends.cpp).
   void embed();
@@ -114,7 +114,7 @@ class StepWriter {
   Ref next_backward(std::size_t run, std::size_t layer) const;
   Ref reduced_before(TensorId Unit::*tensor, std::size_t run, std::size_t layer) const;
   Ref reduced_last(TensorId Unit::*tensor) const;
-  void reduce(const Unit& unit, Ref written_before, Ref kept_before);
+  void reduce(const Unit&unit, Ref written_before, Ref kept_before), reduce_and_step(const Unit&);
   void take_reduced(const char* name, Ref written, Ref kept);
   void add_gathers(const Unit& unit, Message at, Messages& out) const;
   void add_reductions(const Unit& unit, Message at, Messages& out) const;

@@ -80,7 +80,7 @@ Bytes StepWriter::workspace_of_any_batch() const {
       for (const LinearPart& part : layer.linears) linear(part);
     }
   }
-  need(norms(chunks, tensors));
+  if (!strategy_.optimizer_in_backward) need(norms(chunks, tensors));
   return most;
 }
 

@@ -416,7 +416,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l profile -d 'one ste
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l seed -d 'of weights, dropout and rounding (42)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l lr -d 'learning rate (1e-4)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l warmup -d 'steps over which the learning rate grows from 0 (100)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l max-norm -d 'gradients are clipped to it; 0: they are not (1)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l max-norm -d 'gradients are clipped to it; 0: they are not (1; with --optimizer-in-backward 0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l weight-decay -d '(0.01)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l weights -d 'safetensors to start from (drawn by the seed)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter -d 'PEFT'\''s adapter to start from (drawn by the seed)' -x

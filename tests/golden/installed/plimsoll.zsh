@@ -453,7 +453,7 @@ _plimsoll() {
         '--seed=[of weights, dropout and rounding (42)]:N:' \
         '--lr=[learning rate (1e-4)]:X:' \
         '--warmup=[steps over which the learning rate grows from 0 (100)]:N:' \
-        '--max-norm=[gradients are clipped to it; 0\: they are not (1)]:X:' \
+        '--max-norm=[gradients are clipped to it; 0\: they are not (1; with --optimizer-in-backward 0)]:X:' \
         '--weight-decay=[(0.01)]:X:' \
         '--weights=[safetensors to start from (drawn by the seed)]:FOLDER:' \
         '--adapter=[PEFT'\''s adapter to start from (drawn by the seed)]:FOLDER:' \
