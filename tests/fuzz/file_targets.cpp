@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "models/safetensors_reader.h"
+#include "runtime/io/bitsandbytes_checkpoint.h"
 #include "runtime/io/checkpoint.h"
 #include "runtime/io/tokens.h"
+#include "runtime/shard/packed_bytes.h"
 #include "tests/fuzz/given.h"
 #include "tests/fuzz/targets.h"
 #include "tools/cli/query_csv.h"
@@ -53,6 +55,26 @@ void safetensors_index(std::string_view input) {
   });
 }
 
+// A weight that bitsandbytes has packed: what is read of it has the size that our runtime gives it.
+void packed_weight(std::string_view input) {
+  const MemoryFile file(input);
+  refused_or_read([&] {
+    const models::Checkpoint checkpoint = models::read_safetensors_header(file.path());
+    for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i)
+      refused_or_read([&] {
+        runtime::io::InputFiles files;
+        std::vector<std::size_t> companions;
+        const auto packing =
+            runtime::io::find_packing(checkpoint, i, models::Shape{4, 64}, files, companions);
+        if (!packing) return;
+        const auto places = runtime::shard::packed_places(*packing->storage, {4, 64});
+        const auto bytes =
+            runtime::shard::packed_bytes(runtime::io::read_packing(*packing, files).view(), places);
+        (void)runtime::shard::unpacked(bytes, DType::bf16, places);
+      });
+  });
+}
+
 void published(std::string_view input) {
   refused_or_read([&] {
     for (const tools::PublishedRow& row : tools::read_published(input, "published").rows)
@@ -81,6 +103,7 @@ void query_table(std::string_view input) {
 
 constexpr std::array kTargets{FuzzTarget{"training_checkpoint", training_checkpoint},
                               FuzzTarget{"token_file", token_file},
+                              FuzzTarget{"packed_weight", packed_weight},
                               FuzzTarget{"safetensors_index", safetensors_index},
                               FuzzTarget{"published", published},
                               FuzzTarget{"fleet", fleet},

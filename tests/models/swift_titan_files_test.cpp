@@ -223,6 +223,15 @@ TEST_CASE("TOML that is none, or is too much, is an error with its line") {
   CHECK(says(no("a = " + std::string(5000, '[') + std::string(5000, ']')), "t.toml: "));
   CHECK(says(no(std::string("a = '\0'", 7)), "t.toml: not TOML"));
   CHECK(says(no("\xff\xfe"), "t.toml: not TOML"));
+  // Outside of strings and comments; of some of these toml++ thinks that they cannot be.
+  for (const char* stray :
+       {"a = \xc9\xa5", "a = 1\xc2\xa0", "a = [\xe2\xb1\x9e 1]", "\xc3\xa9 = 1"})
+    CHECK(says(no("b = 1\n" + std::string(stray)),
+               "not ASCII outside of strings and comments (line 2)"));
+  CHECK(models::json_from_toml(
+            "\xef\xbb\xbf"
+            "a = '\xc3\xa9' # \xc3\xa9\n\"\xc3\xa9\\\"\" = \"\"\"\\\"\xc3\xa9\n\"\xc3\xa9\"\"\"\n",
+            "t.toml") == "{\"a\":\"\xc3\xa9\",\"\xc3\xa9\\\"\":\"\\\"\xc3\xa9\\n\\\"\xc3\xa9\"}");
   CHECK(says(no("a.b.c = 1\na.b = 2"), "t.toml: not TOML"));
 }
 
