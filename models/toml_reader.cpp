@@ -87,7 +87,7 @@ class StrayCharacter {
       if (static_cast<unsigned char>(c) >= 0x80) return line_;
       if (c == '#')
         skip_to("\n", false);
-      else if (c == '"' || c == '\'')
+      else if (c == kBasic || c == kLiteral)
         skip_string(c);
       else
         step();
@@ -96,6 +96,8 @@ class StrayCharacter {
   }
 
  private:
+  static constexpr char kBasic = 0x22, kLiteral = 0x27;  // double quote, single quote
+
   void step() {
     if (text_[at_++] == '\n') ++line_;
   }
@@ -111,7 +113,7 @@ class StrayCharacter {
     const bool lines = text_.substr(at_).starts_with(three);
     const std::string_view mark = std::string_view(three).substr(0, lines ? 3 : 1);
     at_ += mark.size();
-    skip_to(mark, quote == '"');
+    skip_to(mark, quote == kBasic);
     at_ = std::min(text_.size(), at_ + mark.size());
   }
 
