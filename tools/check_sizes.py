@@ -28,7 +28,7 @@ def blanked(text):
 def is_function(head):
     """Whether `head`, the text before a brace outside of any function, opens a function's body."""
     head = re.sub(r"template\s*<.*?>\s*(?=\w)", "", head, flags=re.DOTALL)
-    head = re.sub(r"^\s*#[^\n]*$", "", head, flags=re.MULTILINE)
+    head = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*$", "", head, flags=re.MULTILINE)
     if "(" not in head:
         return False
     before = head.split("(")[0]
