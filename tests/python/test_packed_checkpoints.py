@@ -112,6 +112,46 @@ class PackedCheckpoints(Case):
         for name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
             self.assertEqual(ours[name], base[name])
 
+    def test_two_adapters_take_turns_on_one_packed_base(self):
+        base = GOLDEN / "nf4"
+        words = [base, "--weights", base, "--ranks", "2", "--zero", "3"]
+        for name, seed in (("first", "1"), ("second", "2")):
+            self.run_it(*words, "--seed", seed, "--save-weights", self.folder / "begun" / name)
+        begun = {name: self.folder / "begun" / name for name in ("first", "second")}
+        for order in (("first", "second"), ("second", "first")):
+            with self.subTest(order=order):
+                alone, both = self.folder / "alone", self.folder / "-".join(order)
+                self.run_it(*words, "--adapter", begun[order[0]], "--save-weights", alone)
+                result = self.run_it(*words, "--adapter", ",".join(f"{begun[name]}/" for name in order),
+                                     "--save-weights", both, "--save-merged", both / "merged", "--json", "-")
+                self.assertIn(f"adapter: {order[1]}", result.stderr)
+                document = json.loads(result.stdout)
+                self.assertEqual([step["step"] for step in document["steps"]], [1, 2, 3, 4])
+                self.assertTrue(document["comparison"]["agrees"])
+                file = "adapter_model.safetensors"
+                # Whoever comes first is trained as if nobody came behind; who comes second, on other data.
+                self.assertEqual(tensors(both / order[0] / file), tensors(alone / file))
+                self.assertNotEqual(tensors(both / order[1] / file), tensors(begun[order[1]] / file))
+                merged = [tensors(both / "merged" / name / "model.safetensors") for name in order]
+                self.assertNotEqual(*merged)
+                self.assertEqual(merged[0].keys(), tensors(GOLDEN / "plain" / "model.safetensors").keys())
+        plan = self.folder / "plan.json"
+        self.run_it(*words, "--prediction", plan, "--json", self.folder / "measured.json")
+        result = plimsoll("run", plan, "--adapter", begun["first"], "--weights", base, "--steps", "1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        both = f"{begun['first']},{begun['second']}"
+        for more, says in (([f"{begun['first']},{begun['first']}/"], "another adapter's folder is named first"),
+                           ([both, "--seconds", "1"], "--seconds: --adapter names 2 adapters"),
+                           ([both, "--save-checkpoint", self.folder / "c"], "--save-checkpoint: --adapter names 2"),
+                           ([f"{begun['first']},"], None), ([f",{begun['first']}"], "a folder without a name"),
+                           ([both, "--json", begun["second"] / "adapter_model.safetensors"], "is an input")):
+            result = plimsoll("run", *words, *WORDS, "--adapter", *more)
+            if says is None:
+                self.assertEqual(result.returncode, 0, result.stderr)
+                continue
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(says, result.stderr)
+
     def test_what_does_not_go_together_is_refused_before_the_run(self):
         def refused(model, *words):
             result = plimsoll("run", model, *WORDS, *words)
@@ -130,6 +170,9 @@ class PackedCheckpoints(Case):
         result = plimsoll("run", plain, "--device", "cpu", "--seq-len", "16", "--save-merged", self.folder / "a")
         self.assertEqual(result.returncode, 2)
         self.assertIn("--save-merged: there are no adapters", result.stderr)
+        result = plimsoll("run", plain, "--device", "cpu", "--seq-len", "16", "--adapter", self.folder)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--lora-rank says its rank", result.stderr)
         self.assertFalse((self.folder / "a").exists())
         gpt2 = ROOT / "tests" / "golden" / "numerics" / "gpt2"
         self.assertIn("is stored [in, out]", refused(gpt2, "--quantize", "nf4", "--save-packed", self.folder / "a"))

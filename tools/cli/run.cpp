@@ -40,10 +40,17 @@ bool is_plan(const std::string& argument, std::string& document) {
   return models::Config::parse(document, argument).text("schema", "").starts_with("plimsoll.");
 }
 
+// An option of the run itself: --data is the tokens and --adapter a folder, not fit's lengths and
+// kinds.
+bool is_of_the_run(std::string_view name) {
+  return std::ranges::any_of(kTrainingOptions,
+                             [&](const Option& option) { return option.name == name; });
+}
+
 // Options that a plan has already answered; these may be given beside one.
 void refuse_beside_plan(const Options& options) {
   for (const auto& [name, value] : options.given()) {
-    const bool answered = find_plan_option(name) != nullptr;
+    const bool answered = find_plan_option(name) != nullptr && !is_of_the_run(name);
     if (answered && name != "device" && name != "gpu-memory" && name != "detail")
       fail(ErrorKind::bad_input,
            fmt::format("--{}: the plan has answered it; plan again, or give a MODEL", name));
@@ -105,8 +112,7 @@ Request from_model(const std::string& model, const Options& given, const Launch&
   const std::string* gpus = given.find("gpus");
   const std::string* ranks = given.find("ranks");
   for (const auto& [name, value] : given.given()) {
-    const bool own = name == "data";  // the tokens, not fit's lengths
-    if (find_plan_option(name) != nullptr && !own) options.add(name, value);
+    if (find_plan_option(name) != nullptr && !is_of_the_run(name)) options.add(name, value);
   }
   check(gpus == nullptr || ranks == nullptr || *gpus == *ranks, ErrorKind::bad_input,
         "--ranks and --gpus are the same: give one of them");

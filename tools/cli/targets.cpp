@@ -11,6 +11,7 @@
 
 #include "models/base/error.h"
 #include "tools/cli/output.h"
+#include "tools/run/run_options.h"
 
 namespace plimsoll::tools {
 
@@ -41,7 +42,12 @@ std::vector<std::pair<std::string, std::string>> sources(const CommandLine& line
   std::vector<std::string> named = line.arguments;
   if (named.empty() && !line.argument.empty()) named.push_back(line.argument);
   for (const char* option : kSources)
-    if (const std::string* value = line.options.find(option)) named.push_back(*value);
+    if (const std::string* value = line.options.find(option)) {
+      if (std::string_view(option) != "adapter")
+        named.push_back(*value);
+      else
+        std::ranges::copy(adapter_folders(*value), std::back_inserter(named));
+    }
   std::vector<std::pair<std::string, std::string>> files;
   for (const std::string& name : named) {
     std::error_code error;

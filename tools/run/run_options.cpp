@@ -1,6 +1,8 @@
 #include "tools/run/run_options.h"
 
+#include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "tools/cli/values.h"
 
@@ -32,7 +34,7 @@ RunOptions run_options_from(const Options& given) {
   real("max-norm", run.max_norm);
   real("weight-decay", run.weight_decay);
   text("weights", run.weights);
-  text("adapter", run.adapter);
+  if (const std::string* value = given.find("adapter")) run.adapters = adapter_folders(*value);
   text("data", run.data);
   text("save-weights", run.save_weights);
   text("save-merged", run.save_merged);
@@ -53,6 +55,19 @@ RunOptions run_options_from(const Options& given) {
     run.memory = size_value("gpu-memory", *value);
   run.quiet = given.has("quiet");
   return run;
+}
+
+std::vector<std::string> adapter_folders(const std::string& value) {
+  std::error_code error;
+  if (std::filesystem::exists(value, error)) return {value};
+  std::vector<std::string> folders;
+  std::istringstream text(value);
+  for (std::string folder; std::getline(text, folder, ',');) {
+    check(!folder.empty(), ErrorKind::bad_input,
+          [&] { return "--adapter " + value + ": a folder without a name"; });
+    folders.push_back(folder);
+  }
+  return folders;
 }
 
 }  // namespace plimsoll::tools

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "models/base/quantity.h"
 #include "models/run_spec.h"
@@ -25,7 +26,9 @@ inline constexpr std::array<Option, 20> kTrainingOptions{{
      "gradients are clipped to it; 0: they are not (1; with --optimizer-in-backward 0)"},
     {"weight-decay", "X", "Run", "(0.01)"},
     {"weights", "FOLDER", "Run", "safetensors to start from (drawn by the seed)"},
-    {"adapter", "FOLDER", "Run", "PEFT's adapter to start from (drawn by the seed)"},
+    {"adapter", "FOLDERS", "Run",
+     "PEFT's adapter to start from (drawn by the seed); of several each takes --steps steps on "
+     "the one base, and is saved below its folder's name"},
     {"data", "FILE", "Run", "a text, a .bin of token ids, or synthetic (the shipped text)"},
     {"save-weights", "FOLDER", "Run", "write the trained weights as safetensors"},
     {"save-merged", "FOLDER", "Run", "write the model with its adapters merged, unpacked"},
@@ -48,7 +51,7 @@ struct RunOptions {
   std::int64_t warmup = 100;  // steps over which the rate grows from nothing
   double max_norm = 1, weight_decay = 0.01;
   std::string weights;  // a folder; "": drawn by the seed
-  std::string adapter;  // PEFT's; "": drawn by the seed
+  std::vector<std::string> adapters;  // PEFT's; none: drawn by the seed
   std::string data;  // as runtime/io/tokens.h; "": the shipped text where the vocabulary holds it
   std::string save_weights, save_merged, save_packed;  // folders; "": not saved
   std::string save_checkpoint, resume;  // folders; "": not
@@ -62,5 +65,8 @@ struct RunOptions {
   std::set<std::string, std::less<>> given;  // names of those that do not have their default
 };
 RunOptions run_options_from(const Options& given);
+
+// "a,b": two; a folder whose name has a comma is one.
+std::vector<std::string> adapter_folders(const std::string& value);
 
 }  // namespace plimsoll::tools

@@ -168,6 +168,12 @@ void expect_packed(const Job& job, const SaveOption& option) {
 
 }  // namespace
 
+SaveOption SaveOption::below(const std::string& inner) const {
+  SaveOption option = *this;
+  if (!inner.empty()) option.folder = (std::filesystem::path(folder) / inner).string();
+  return option;
+}
+
 std::vector<SaveOption> save_options(const Job& job, const RunOptions& options) {
   std::vector<SaveOption> given;
   for (SaveOption option : {SaveOption{"save-weights", SavedAs::trained, options.save_weights},

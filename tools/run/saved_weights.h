@@ -28,6 +28,9 @@ struct SaveOption {
   std::string_view name;
   SavedAs as = SavedAs::trained;
   std::string folder;
+
+  // Into a folder of that name in it; "": itself.
+  SaveOption below(const std::string& inner) const;
 };
 // Those that were given. Error{bad_input}, Error{unsupported}: the job has nothing to write so, or
 // two have one folder.

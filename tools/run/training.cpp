@@ -11,9 +11,9 @@
 #include "reports/workload_json.h"
 #include "runtime/comm/ending.h"
 #include "runtime/io/batches.h"
-#include "runtime/io/weight_source.h"
 #include "runtime/probe.h"
 #include "tools/cli/output.h"
+#include "tools/run/adapter_tasks.h"
 #include "tools/run/checkpoints.h"
 #include "tools/run/ended_from_outside.h"
 #include "tools/run/environment.h"
@@ -22,6 +22,7 @@
 #include "tools/run/profile_rows.h"
 #include "tools/run/recorder.h"
 #include "tools/run/saved_weights.h"
+#include "tools/run/weights.h"
 
 namespace plimsoll::tools {
 
@@ -36,38 +37,6 @@ std::unique_ptr<io::TokenSource> tokens_of(const Job& job, const RunOptions& opt
   const bool small = options.data.empty() && vocab < kBytes;
   return io::open_tokens(small ? "synthetic" : options.data, vocab, options.seed);
 }
-
-// Weights of the base and of adapters, by name.
-class Weights {
- public:
-  Weights(const Job& job, const RunOptions& options) {
-    base_ = options.weights.empty() ? io::random_weights(job.model, options.seed)
-                                    : io::stored_weights(job.model, options.weights);
-    packed_ = check_packing(job.model, job.workload.strategy, *base_);
-    if (!job.workload.strategy.lora) return;
-    const auto modules = models::lora_modules(job.model, *job.workload.strategy.lora);
-    adapter_ = options.adapter.empty() ? io::random_adapter(modules, options.seed)
-                                       : io::stored_adapter(modules, options.adapter);
-  }
-  void read(const runtime::ModelParameter& parameter, std::int64_t first,
-            std::span<float> to) const {
-    const io::WeightSource& source = parameter.adapter ? *adapter_ : *base_;
-    source.read(parameter.name, first,
-                {to.data(), DType::fp32, {static_cast<std::int64_t>(to.size())}});
-  }
-  std::vector<std::byte> packed(const runtime::ModelParameter& parameter) const {
-    if (!packed_ || parameter.packed == nullptr) return {};
-    return runtime::shard::packed_bytes(
-        base_->packed(parameter.name).view(),
-        runtime::shard::packed_places(*parameter.packed, parameter.shape));
-  }
-  bool come_packed() const { return packed_; }
-  std::string origin() const { return base_->origin(); }
-
- private:
-  std::unique_ptr<io::WeightSource> base_, adapter_;
-  bool packed_ = false;  // the base's packed weights come so
-};
 
 // One process's share of a run.
 class Training {
@@ -112,9 +81,13 @@ class Training {
                                        std::span<std::int32_t> targets) {
       batches_.fill(step, micro, world.rank(), ids, targets);
     };
+    AdapterTasks tasks(trainer, weights_, options_.steps);
+    if (world.rank() == 0) progress_.expect(tasks.steps_in_all());
     std::int64_t step = checkpoints_.steps() + 1;
-    for (; step <= options_.steps || goes_on(world); ++step) {
-      const runtime::StepResult result = trainer.step(tokens, rate(step));
+    for (; step <= tasks.steps_in_all() || goes_on(world); ++step) {
+      const std::optional<std::string> adapter = tasks.before(step);
+      if (adapter && world.rank() == 0) progress_.note("adapter: " + *adapter);
+      const runtime::StepResult result = trainer.step(tokens, rate(tasks.own(step)));
       if (own && step == 1) readings.push_back({"step 1", used_of_this_gpu(), reserved()});
       recorder.add(step, result);
       if (world.rank() == 0) {
@@ -133,15 +106,17 @@ class Training {
       readings.push_back({"steps", *rank.device, reserved()});
       rank.driver = std::move(readings);
     }
-    for (const SaveOption& option : saves_)
-      save_weights(option, job_, trainer.model(), trainer.worker().regime.compute,
-                   world.rank() == 0);
+    tasks.each([&](const std::string& name) {
+      for (const SaveOption& option : saves_)
+        save_weights(option.below(name), job_, trainer.model(), trainer.worker().regime.compute,
+                     world.rank() == 0);
+    });
     checkpoints_.ended(trainer, batches_, *tokens_);
     collect(world, rank);
     if (world.rank() == 0 && tells) libraries_ = device.libraries();
     if (!options_.profile) return;
     if (world.rank() == 0) profile.begin(trainer.worker().memory.ledger());
-    const runtime::StepResult result = trainer.step(tokens, rate(step));
+    const runtime::StepResult result = trainer.step(tokens, rate(tasks.own(step)));
     if (world.rank() != 0) return;
     costs_ = profile.end();
     profiled_seconds_ = result.seconds;
@@ -354,7 +329,6 @@ reports::Measurement train(const Job& job, const RunOptions& options, const repo
               "--max-norm {}: --optimizer-in-backward knows no norm of all gradients; --max-norm 0",
               checkpoints.options().max_norm);
         });
-  progress.expect(checkpoints.options().steps);
   Training training(job, checkpoints, progress);
   std::mutex writing;
   bool written = false;

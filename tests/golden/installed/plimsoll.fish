@@ -419,7 +419,7 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l warmup -d 'steps ov
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l max-norm -d 'gradients are clipped to it; 0: they are not (1; with --optimizer-in-backward 0)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l weight-decay -d '(0.01)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l weights -d 'safetensors to start from (drawn by the seed)' -x
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter -d 'PEFT'\''s adapter to start from (drawn by the seed)' -x
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l adapter -d 'PEFT'\''s adapter to start from (drawn by the seed); of several each takes --steps steps on the one base, and is saved below its folder'\''s name' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l data -d 'a text, a .bin of token ids, or synthetic (the shipped text)' -r -F
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-weights -d 'write the trained weights as safetensors' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l save-merged -d 'write the model with its adapters merged, unpacked' -x

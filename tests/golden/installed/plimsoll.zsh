@@ -456,7 +456,7 @@ _plimsoll() {
         '--max-norm=[gradients are clipped to it; 0\: they are not (1; with --optimizer-in-backward 0)]:X:' \
         '--weight-decay=[(0.01)]:X:' \
         '--weights=[safetensors to start from (drawn by the seed)]:FOLDER:' \
-        '--adapter=[PEFT'\''s adapter to start from (drawn by the seed)]:FOLDER:' \
+        '--adapter=[PEFT'\''s adapter to start from (drawn by the seed); of several each takes --steps steps on the one base, and is saved below its folder'\''s name]:FOLDERS:' \
         '--data=[a text, a .bin of token ids, or synthetic (the shipped text)]:FILE:_files' \
         '--save-weights=[write the trained weights as safetensors]:FOLDER:' \
         '--save-merged=[write the model with its adapters merged, unpacked]:FOLDER:' \
