@@ -26,6 +26,15 @@ def tensors(file):
             for name, one in header.items()}
 
 
+def write(file, content):
+    header, data = {}, b""
+    for name, (dtype, shape, held) in content.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(held)]}
+        data += held
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
 def values(tensor):
     dtype, _, data = tensor
     if dtype == "F32":
@@ -161,6 +170,26 @@ class PackedCheckpoints(Case):
         self.assertIn("is packed as nf4, --quantize says nf4-dq",
                       refused(plain, "--quantize", "nf4-dq", "--weights", nf4))
         self.assertIn("is packed: run it with --quantize nf4", refused(plain, "--weights", nf4))
+        # A head that is packed too (llm_int8_skip_modules=[]).
+        head = tensors(nf4 / "model.safetensors")
+        beside = {name[len("model.layers.0.self_attn.q_proj"):]: tensor for name, tensor in head.items()
+                  if name.startswith("model.layers.0.self_attn.q_proj.weight")}
+        state = beside[".weight" + STATE][2].replace(b"[64, 64]", b"[96, 64]")
+        head["lm_head.weight"] = ("U8", [3072, 1], bytes(3072))
+        head["lm_head.weight.absmax"] = ("F32", [96], bytes(4 * 96))
+        head["lm_head.weight.quant_map"] = beside[".weight.quant_map"]
+        head["lm_head.weight" + STATE] = ("U8", [len(state)], state)
+        write(self.folder / "model.safetensors", head)
+        self.assertIn("lm_head.weight is packed as nf4: --quantize packs linears of layers alone",
+                      refused(plain, "--quantize", "nf4", "--weights", self.folder))
+        kept = tensors(nf4 / "model.safetensors")
+        name = "model.layers.0.mlp.up_proj.weight"
+        for suffix in (".absmax", ".quant_map", STATE):
+            del kept[name + suffix]
+        kept[name] = tensors(plain / "model.safetensors")[name]
+        write(self.folder / "model.safetensors", kept)
+        self.assertIn(name + " is not packed, as others are",
+                      refused(plain, "--quantize", "nf4", "--weights", self.folder))
         self.assertIn("--save-packed: nothing is packed", refused(plain, "--save-packed", self.folder / "a"))
         self.assertIn("--save-packed: int8-affine is our own runtime's",
                       refused(plain, "--quantize", "int8-affine", "--save-packed", self.folder / "a"))

@@ -26,13 +26,18 @@ shard::PackingLoss loss_of(const runtime::ModelParameter& parameter, DType compu
 
 // Of a source that has some packed.
 void check_parameter(const runtime::ModelParameter& parameter, const models::PackedStorage* held,
-                     const std::string& origin) {
+                     bool packs, const std::string& origin) {
   const auto refuse = [&](std::string_view why) {
     fail(ErrorKind::bad_input, fmt::format("{}: {} {}", origin, parameter.name, why));
   };
   if (held == parameter.packed) return;
   if (held == nullptr)
     return refuse("is not packed, as others are: --quantize packs all linears of layers");
+  if (parameter.packed == nullptr && packs)
+    refuse(
+        fmt::format("is packed as {}: --quantize packs linears of layers alone, no head and no "
+                    "experts",
+                    held->name));
   if (parameter.packed == nullptr)
     refuse(fmt::format("is packed: run it with --quantize {}", held->name));
   refuse(fmt::format("is packed as {}, --quantize says {}", held->name, parameter.packed->name));
@@ -45,7 +50,10 @@ bool check_packing(const models::ModelSpec& model, const models::Strategy& strat
   const runtime::ModelLayout layout = runtime::layout_of(model, strategy);
   std::vector<const runtime::ModelParameter*> all;
   const auto add = [&](const std::vector<runtime::ModelParameter>& list) {
-    for (const runtime::ModelParameter& parameter : list) all.push_back(&parameter);
+    for (const runtime::ModelParameter& parameter : list) {
+      all.push_back(&parameter);
+      for (const runtime::ModelParameter& piece : parameter.pieces) all.push_back(&piece);
+    }
   };
   add(layout.embedding);
   add(layout.tail);
@@ -55,7 +63,7 @@ bool check_packing(const models::ModelSpec& model, const models::Strategy& strat
   };
   if (std::ranges::none_of(all, held)) return false;
   for (const runtime::ModelParameter* parameter : all)
-    check_parameter(*parameter, held(parameter), weights.origin());
+    check_parameter(*parameter, held(parameter), strategy.quantize.has_value(), weights.origin());
   for (const runtime::LayerLayout& layer : layout.layers)
     for (const runtime::ModuleSlots& module : layer.modules)
       check(!module.transposed || layer.parameters[*module.weight].packed == nullptr,
