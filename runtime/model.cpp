@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/float8.h"
+#include "models/decisions/offload.h"
 #include "models/decisions/unit_names.h"
 
 namespace plimsoll::runtime {
@@ -221,9 +222,33 @@ Tensor Model::forward_layers(Tensor x) {
         how = i == checkpoint.first && keeps_input_[i] ? Layer::Forward::keeps_input
                                                        : Layer::Forward::keeps_nothing;
       x = layers_[i].forward(std::move(x), how, saved_[i]);
+      if (how == Layer::Forward::keeps_input && strategy_.offload.activations) offload_input(i);
       end_use(unit, Phase::forward);
     }
   }
+  return x;
+}
+
+void Model::offload_input(std::size_t layer) {
+  host_inputs_.resize(layers_.size());
+  Tensor& input = input_of(saved_[layer]);
+  Op op(worker_, decisions::kOffloadInput);
+  const HostOp host(worker_, decisions::kOffloadInput);
+  const ConstTensorView x = std::as_const(input).view();
+  host_inputs_[layer] = worker_.host_memory->allocate(worker_.prefix + decisions::kHostInput,
+                                                      Category::activations, x.dtype, x.shape);
+  worker_.device.copy_out(host_inputs_[layer].view().data, x.data, input.bytes());
+  op.consume(std::move(input));
+}
+
+Tensor Model::fetch_input(std::size_t layer) {
+  Tensor held = std::move(host_inputs_[layer]);
+  Op op(worker_, decisions::kFetchInput);
+  const HostOp host(worker_, decisions::kFetchInput);
+  const Tensor ends_here = std::move(held);
+  const ConstTensorView kept = ends_here.view();
+  Tensor x = op.make(decisions::kFetchedInput, Category::activations, kept.shape);
+  worker_.device.copy_in(x.view().data, kept.data, ends_here.bytes());
   return x;
 }
 
@@ -234,6 +259,7 @@ void Model::recompute(const Checkpoint& checkpoint) {
   for (std::size_t i = checkpoint.first; i < end; ++i) {
     const bool last = i + 1 == end;
     begin_use(*layer_units_[i], Phase::recompute);
+    if (i < host_inputs_.size() && host_inputs_[i]) x = fetch_input(i);
     x = layers_[i].forward(std::move(x), last ? Layer::Forward::to_last_saved : Layer::Forward::all,
                            saved_[i]);
     if (!last) end_use(*layer_units_[i], Phase::recompute);

@@ -10,6 +10,7 @@
 
 #include "models/model_spec.h"
 #include "models/numerics.h"
+#include "runtime/micro_batch.h"
 #include "runtime/model_layout.h"
 #include "runtime/modules/embedding.h"
 #include "runtime/modules/head.h"
@@ -25,14 +26,6 @@ using ReadParameter =
 
 // Bytes of a packed one (shard/packed_bytes.h), or none: they are made of what ReadParameter gives.
 using ReadPacked = std::function<std::vector<std::byte>(const ModelParameter& parameter)>;
-
-struct MicroBatch {
-  ConstTensorView ids, targets;  // int32 [T]
-  std::int64_t index = 0, count = 1;  // in this step
-  LossFactors factors;
-  // --optimizer-in-backward: taken of each unit when its backward is done.
-  const OptimizerStep* step = nullptr;
-};
 
 class Model {
  public:
@@ -110,6 +103,9 @@ class Model {
   template <class Use>
   void while_gathered(std::initializer_list<shard::Unit*> units, Use use);
 
+  // --offload activations: the input that a layer has kept (models/decisions/offload.h).
+  void offload_input(std::size_t layer);
+  Tensor fetch_input(std::size_t layer);
   Tensor forward_layers(Tensor x);
   void recompute(const Checkpoint& checkpoint);
   void run_ahead(std::size_t first, std::size_t layers);
@@ -144,6 +140,7 @@ class Model {
   std::vector<shard::Unit*> in_place_;  // reductions to wait for
   const shard::Unit* last_reduced_ = nullptr;  // the last unit whose backward is done
   std::vector<LayerSaved> saved_;
+  std::vector<Tensor> host_inputs_;  // of layers, where inputs are offloaded
 };
 
 }  // namespace plimsoll::runtime

@@ -73,7 +73,7 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   decisions::check_offload(strategy);
   decisions::check_step(strategy, options.batch);
   decisions::check_float8(model, strategy, options.batch);
-  if (strategy.offload.optimizer)
+  if (decisions::uses_host(strategy))
     worker.host_memory =
         std::make_unique<Memory>(device.host(strategy.offload.pinned), world.rank(),
                                  MemoryOptions{.poison = options.memory.poison});
@@ -91,7 +91,7 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   scalar_block_ = worker.memory.allocate(decisions::kScalarBlock, Category::workspace, DType::uint8,
                                          {decisions::kScalars.value()});
   scalars_ = std::make_unique<Scalars>(scalar_block_.view());
-  if (worker.host_memory)
+  if (strategy.offload.optimizer)
     host_scalar_block_ = worker.host_memory->allocate(decisions::kHostScalars, Category::workspace,
                                                       DType::uint8, {decisions::kScalars.value()});
   allocate_staging();

@@ -1,4 +1,6 @@
-// Optimizer states in the host's memory (--offload optimizer).
+// Optimizer states in the host's memory (--offload optimizer), and the inputs of checkpointed
+// layers
+// (--offload activations, below).
 //
 // A rank then has a second memory: an arena in the host's memory, under the rules of the first
 // (workspace.h), with a ledger of its own. There stay masters, every state and its scales of each
@@ -17,6 +19,13 @@
 // of what this rank steps (UnitNames::host_gradients), and the weights (host_parameters), which are
 // copied down where there are no masters. After the kernel the weights are copied back. Where a
 // step is skipped (overflow) nothing is copied, and the buffers are made all the same.
+//
+// --offload activations, with --recompute full: when a layer's forward is done, the input that it
+// keeps for its backward is copied to the host and dies on the device (kOffloadInput, an op of both
+// memories); before the layer runs again, when its parameters are there, it is made on the device
+// (kFetchedInput) and copied back, and dies on the host (kFetchInput). The last layer's too: which
+// layer is the last is no question then. Copies are in the order of the other work, and beside
+// nothing.
 #pragma once
 
 #include "models/run_spec.h"
@@ -24,12 +33,23 @@
 namespace plimsoll::models::decisions {
 
 inline constexpr const char* kHostScalars = "scalars.host";
+inline constexpr const char* kOffloadInput = "in.offload";  // ops
+inline constexpr const char* kFetchInput = "in.fetch";
+inline constexpr const char* kHostInput = "in.host";  // of the compute dtype, as wide as the stream
+inline constexpr const char* kFetchedInput = "in";
 
 // Error{unsupported}: what the runtime keeps on the device.
 inline void check_offload(const Strategy& s) {
-  check(!s.offload.gradients && !s.offload.params && !s.offload.activations, ErrorKind::unsupported,
-        "--offload gradients, params, activations: plimsoll's runtime keeps them on the device "
-        "(optimizer is offloaded; stacks pytorch and deepspeed are planned)");
+  check(!s.offload.gradients && !s.offload.params, ErrorKind::unsupported,
+        "--offload gradients, params: plimsoll's runtime keeps them on the device (optimizer and "
+        "activations are offloaded; stacks pytorch and deepspeed are planned)");
+  check(!s.offload.activations || s.recompute.kind == RecomputeKind::full, ErrorKind::unsupported,
+        "--offload activations: plimsoll's runtime offloads the inputs of layers that are made "
+        "again one by one (--recompute full)");
+}
+
+constexpr bool uses_host(const Strategy& s) {
+  return s.offload.optimizer || s.offload.activations;
 }
 
 // Whether the host's part is page-locked.

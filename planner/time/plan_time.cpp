@@ -110,9 +110,11 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   if (s.device != models::Device::cuda || !question.cluster.gpu) return;
   const TimeModel model(parts, question.cluster);
   if (!model.knows(s.precision)) return;
-  // Without checkpoints every saved tensor is copied: no run has shown what hides behind what.
+  // Without checkpoints every saved tensor is copied: no run has shown what hides behind what. Our
+  // own runtime's copies run beside nothing, and none was timed.
   const bool by_host = s.offload.optimizer || s.offload.params ||
-                       (s.offload.activations && s.recompute.kind == models::RecomputeKind::none);
+                       (s.offload.activations && (s.recompute.kind == models::RecomputeKind::none ||
+                                                  s.stack == models::Stack::plimsoll));
   if (by_host || (s.offload.activations && question.cluster.gpu->pcie_bandwidth == 0)) {
     plan.assumptions.push_back(
         {"time", "null", "assumed",

@@ -104,6 +104,30 @@ TEST_CASE("stepped in the backward, gradients of one unit live at a time") {
   CHECK_FALSE(has(early, models::decisions::kGradientNorm));
 }
 
+// Eight layers of 2,048 tokens, 64 wide, in bf16: 256 KiB each.
+TEST_CASE("inputs of checkpointed layers are on the host, but for the one that is used") {
+  const models::ModelSpec model = small_llama(8);
+  models::Strategy s = bf16_strategy();
+  s.recompute.kind = models::RecomputeKind::full;
+  const models::Batch batch{.seq_len = 2048};
+  const Planned on_device = planned(model, s, batch);
+  s.offload.activations = true;
+  const Planned away = planned(model, s, batch);
+  const std::int64_t input = 2048 * 64 * 2;
+  // The peak is in a layer's backward: with all inputs on the device the first that runs, where eight
+  // are there and one layer's gradients; else the last, with its own input and all gradients.
+  CHECK(on_device.peak.bytes.value() - away.peak.bytes.value() == 7 * (input - 2 * 36992));
+  models::StepProgram host;
+  const planner::ModelParts parts = planner::model_parts(model, s);
+  models::StepProgram program;
+  StepWriter writer(program, parts, s, batch, {.granularity = 1});
+  writer.write();
+  writer.write_host(host);
+  planner::PeakFinder finder;
+  CHECK(finder.find(host).bytes.value() == 8 * input);
+  CHECK(finder.find(host).resident == Bytes(0));
+}
+
 // Hidden 64, one head, inner width 64, vocabulary 67, one layer, N = 3, bf16. In elements:
 //   embedding 67·64 = 4288: 17 blocks, 18 for three ranks, 4608
 //   layer     4 · 4096 + 3 · 4096 + 2 · 64 = 28800: 113 blocks, 114 for three ranks, 29184

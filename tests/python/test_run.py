@@ -271,6 +271,22 @@ class Run(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn(says, result.stderr)
 
+    def test_inputs_of_layers_are_on_the_host_and_change_no_loss(self):
+        words = [*WORDS, "--ranks", "2", "--zero", "3", "--recompute", "full"]
+        usual = self.document(self.tiny, *words)
+        prediction = self.folder / "prediction.json"
+        away = self.document(self.tiny, *words, "--offload", "activations", "--prediction", prediction)
+        self.assertTrue(away["comparison"]["agrees"])
+        self.assertEqual([step["loss"] for step in away["steps"]], [step["loss"] for step in usual["steps"]])
+        self.assertLess(away["ranks"][1]["peak_bytes"], usual["ranks"][1]["peak_bytes"])
+        # Three inputs of 16 tokens, 32 wide, in bf16, each in a block of 512 bytes' multiple.
+        host = json.loads(prediction.read_text())["host"]
+        self.assertEqual(host["pageable_bytes"], 3 * 16 * TINY["hidden_size"] * 2)
+        for more in ([], ["--recompute", "sqrt"]):
+            result = plimsoll("run", self.tiny, *WORDS, "--offload", "activations", *more)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn("(--recompute full)", result.stderr)
+
     def test_a_predicted_shortage_ends_before_the_run(self):
         result = plimsoll("run", self.tiny, *WORDS, "--gpu-memory", "16MiB")
         self.assertEqual(result.returncode, 1)

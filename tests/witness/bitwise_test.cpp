@@ -111,6 +111,21 @@ TEST_CASE("offloaded states change no bit, with masters, without, and in 8 bits"
       }
 }
 
+TEST_CASE("inputs of layers on the host change no bit") {
+  for (const char* model : {"llama", "gpt2-dropout", "gemma3_text"})
+    for (const int zero : {0, 1, 2, 3})
+      for (const bool states : {false, true}) {
+        Case c = base(model, Precision::bf16_mixed, 3, zero);
+        c.strategy.recompute.kind = RecomputeKind::full;
+        c.batch.grad_accum = 2;
+        c.poison = true;
+        const Measured reference = measured(c);
+        c.strategy.offload.activations = true;
+        c.strategy.offload.optimizer = states;
+        check_same(reference, c);
+      }
+}
+
 TEST_CASE("stepping in the backward changes no bit of a run that clips nothing") {
   for (const Precision precision : {Precision::fp32, Precision::bf16_mixed, Precision::bf16})
     for (const std::int64_t ranks : {1, 3})

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "kernels/philox.h"
+#include "models/decisions/offload.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -112,6 +113,7 @@ std::string text(const Case& c) {
          list(" freeze ", s.freeze) + list(" train ", s.train) + " batch " +
          std::to_string(c.batch.micro_batch) + " x " + std::to_string(c.batch.seq_len) + " accum " +
          std::to_string(c.batch.grad_accum) + (s.offload.optimizer ? " offloaded" : "") +
+         (s.offload.activations ? " inputs offloaded" : "") +
          (s.optimizer_in_backward ? " in backward" : "") +
          (c.deterministic ? " deterministic" : "") + (c.loss_scale > 1e6 ? " overflows" : "");
 }
@@ -314,7 +316,7 @@ std::string difference_of(const Case& c) {
     const Measured run = measured(c);
     const std::string difference =
         difference_in(predicted(c), run, &runtime::StepResult::memory, run.reserved);
-    if (!difference.empty() || !c.strategy.offload.optimizer) return difference;
+    if (!difference.empty() || !models::decisions::uses_host(c.strategy)) return difference;
     const std::string on_host = difference_in(predicted_on_host(c), run,
                                               &runtime::StepResult::host_memory, run.host_reserved);
     return on_host.empty() ? "" : "on the host, " + on_host;

@@ -68,7 +68,11 @@ constexpr std::array kDeterministic{false, true};
 constexpr std::array kOptimizers{models::Optimizer::adamw, models::Optimizer::adam8bit,
                                  models::Optimizer::lion8bit};
 
-constexpr std::array kOffloads{false, true};  // optimizer states
+struct Offloads {
+  bool optimizer, activations;  // these of --recompute full
+};
+constexpr std::array kOffloads{Offloads{false, false}, Offloads{true, false}, Offloads{false, true},
+                               Offloads{true, true}};
 constexpr std::array kInBackward{false, true};  // the optimizer; of one micro-batch
 
 constexpr std::array<std::size_t, 13> kSizes{
@@ -194,7 +198,9 @@ Case case_of(const Choice& choice) {
   c.batch = {.seq_len = 10, .micro_batch = 2, .grad_accum = kAccumulation[choice[8]]};
   c.deterministic = kDeterministic[choice[9]];
   s.optimizer = kOptimizers[choice[10]];
-  s.offload.optimizer = kOffloads[choice[11]];
+  s.offload.optimizer = kOffloads[choice[11]].optimizer;
+  s.offload.activations =
+      kOffloads[choice[11]].activations && s.recompute.kind == RecomputeKind::full;
   s.optimizer_in_backward =
       kInBackward[choice[12]] && c.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed;
   return c;

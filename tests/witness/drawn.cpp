@@ -46,6 +46,7 @@ class Draw {
                                       : between(2, 20),
                 .micro_batch = between(1, 3),
                 .grad_accum = one_of({1, 1, 2, 3, 4, 6})};
+    s.offload.activations = s.recompute.kind == RecomputeKind::full && maybe(2);
     s.optimizer_in_backward =
         c_.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed && maybe(3);
     c_.deterministic = maybe(2);

@@ -20,6 +20,7 @@ struct Run {
   bool recomputed = false;
   TensorId out = kNoTensor;  // the stream after an instance
   std::vector<TensorId> inner, again;  // between its layers, in forward and when made again
+  std::vector<TensorId> fetched;  // its layers' inputs from the host
   std::vector<LayerTensors> saved;
   std::vector<Unit> units;
   std::size_t stride() const { return units.size(); }

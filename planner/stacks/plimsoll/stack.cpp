@@ -87,7 +87,7 @@ void write_step(const Question& question, const ModelParts& parts, StackStep& st
   step.ranks = equal_ranks(decisions::mesh_of(question.strategy).ranks(), 1,
                            [](std::int64_t) { return std::vector<std::int64_t>(); });
   step.states = writer.states();
-  if (question.strategy.offload.optimizer) {
+  if (decisions::uses_host(question.strategy)) {
     models::StepProgram host;
     writer.write_host(host);
     const Bytes bytes = arena_reserved(host, unroll(host, Repeats::all));

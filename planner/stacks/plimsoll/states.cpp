@@ -146,6 +146,7 @@ void StepWriter::add_runs() {
       run.saved.resize(run.stride());
       run.inner.resize(run.stride() - 1);
       run.again.resize(run.stride() - 1);
+      run.fetched.resize(run.stride());
       run.first_layer = first;
       run.recomputed = decisions::recomputes_layer(strategy_.recompute, first);
       run.count = count;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/decisions/exchange.h"
+#include "models/decisions/offload.h"
 
 namespace plimsoll::planner::plimsoll_stack {
 
@@ -135,6 +136,10 @@ void StepWriter::layers_forward(std::size_t r) {
     layer_.forward(Phase::forward, run.own(j),
                    run.recomputed ? RequiresGrad{} : run.own(j).gradients, input_of(r, j),
                    j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
+    if (offloads_input(run, j)) {
+      const Ref in = input_of(r, j);
+      op(decisions::kOffloadInput, Phase::forward).touch(in.tensor, in.delta, in.beyond);
+    }
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
     if (!run.alternates() && j > 0) b_.note_repeat(before, layer);
   }
@@ -154,6 +159,11 @@ void StepWriter::recompute(std::size_t r, std::size_t end) {
     const bool last = j == end;
     gather(run.units[j], Phase::recompute,
            last ? next_backward(r, j) : Ref{run.units[j + 1].gathered_again});
+    if (offloads_input(run, j)) {
+      run.fetched[j] = layer_.make(decisions::kFetchedInput, d_.hidden);
+      op(decisions::kFetchInput, Phase::recompute).write(run.fetched[j]);
+      input = {run.fetched[j]};
+    }
     if (!last) run.again[j] = layer_.make(decisions::kLayerOut, d_.hidden);
     layer_.forward(Phase::recompute, run.own(j), run.own(j).gradients, input,
                    last ? kNoTensor : run.again[j], last, run.saved[j]);
@@ -177,7 +187,9 @@ void StepWriter::layers_backward(std::size_t r) {
     if (!run.recomputed || !run.ends_checkpoint(j))
       gather(unit, Phase::backward, next_backward(r, j));
     const bool made_again = run.recomputed && j > run.first_made_again(j);
-    const Ref input = made_again ? Ref{run.again[j - 1]} : input_of(r, j);
+    const Ref input = offloads_input(run, j) ? Ref{run.fetched[j]}
+                      : made_again           ? Ref{run.again[j - 1]}
+                                             : input_of(r, j);
     layer_.backward(run.own(j), input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);
     reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));

@@ -14,16 +14,11 @@
 #include "models/optimizers.h"
 #include "planner/stack_step.h"
 #include "planner/stacks/plimsoll/layer_writer.h"
+#include "planner/stacks/plimsoll/rules.h"
 #include "planner/stacks/plimsoll/run.h"
 #include "reports/record.h"
 
 namespace plimsoll::planner::plimsoll_stack {
-
-struct Rules {
-  std::int64_t granularity = 1;  // requested bytes; kBlock: the blocks that the arena hands out
-  bool deterministic = false;  // every stage reduces after every micro-batch
-  Works* works = nullptr;  // what the ops ask of the GPU, for who asks
-};
 
 class StepWriter {
  public:
@@ -44,6 +39,8 @@ class StepWriter {
   void write_host(models::StepProgram& program);
 
  private:
+  friend class HostWriter;
+
   // Units and what lives between steps (states.cpp, workspace.cpp).
   void size_unit(Unit& unit, const std::vector<Parameter>& parameters, models::GroupId group,
                  const models::decisions::UnitNames& names);
@@ -86,6 +83,8 @@ class StepWriter {
   std::vector<Visit> visits_of_backward() const;
   void begin_visits(), layers_backward_recursively();
   Ref input_of(std::size_t run, std::size_t layer) const;
+  // Whether the layer's input is on the host between its forward and its backward (host.cpp).
+  bool offloads_input(const Run& run, std::size_t layer) const;
   Ref stream_end() const;
   bool below_head_trains() const;
   OpBuilder op(const char* name, Phase phase) { return b_.op(name, phase); }
