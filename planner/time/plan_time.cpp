@@ -114,7 +114,7 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   // own runtime's copies run beside nothing, and none was timed.
   const bool by_host = s.offload.optimizer || s.offload.params ||
                        (s.offload.activations && (s.recompute.kind == models::RecomputeKind::none ||
-                                                  s.stack == models::Stack::plimsoll));
+                                                  stack_info(s.stack).own_kernels));
   if (by_host || (s.offload.activations && question.cluster.gpu->pcie_bandwidth == 0)) {
     plan.assumptions.push_back(
         {"time", "null", "assumed",

@@ -114,8 +114,8 @@ TEST_CASE("inputs of checkpointed layers are on the host, but for the one that i
   s.offload.activations = true;
   const Planned away = planned(model, s, batch);
   const std::int64_t input = 2048 * 64 * 2;
-  // The peak is in a layer's backward: with all inputs on the device the first that runs, where eight
-  // are there and one layer's gradients; else the last, with its own input and all gradients.
+  // The peak is in a layer's backward: with all inputs on the device the first that runs, where
+  // eight are there and one layer's gradients; else the last, with its own input and all gradients.
   CHECK(on_device.peak.bytes.value() - away.peak.bytes.value() == 7 * (input - 2 * 36992));
   models::StepProgram host;
   const planner::ModelParts parts = planner::model_parts(model, s);

@@ -1,0 +1,56 @@
+"""`plimsoll run` where the optimizer steps early and where inputs of layers are on the host."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+from program import plimsoll
+from test_run import TINY, WORDS
+
+
+class Techniques(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = pathlib.Path(holder.name)
+        self.tiny = self.folder / "tiny.json"
+        self.tiny.write_text(json.dumps(TINY))
+
+    def document(self, *words):
+        result = plimsoll("run", *words, "--json", "-")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_stepping_in_the_backward_trains_alike_and_keeps_one_layers_gradients(self):
+        words = [*WORDS, "--ranks", "2", "--zero", "3", "--max-norm", "0"]
+        usual = self.document(self.tiny, *words)
+        early = self.document(self.tiny, *words[:-2], "--optimizer-in-backward")
+        self.assertTrue(early["comparison"]["agrees"])
+        self.assertEqual([step["loss"] for step in early["steps"]], [step["loss"] for step in usual["steps"]])
+        self.assertIsNone(early["steps"][0]["grad_norm"])
+        self.assertGreater(usual["steps"][0]["grad_norm"], 0)
+        self.assertLess(early["ranks"][1]["peak_bytes"], usual["ranks"][1]["peak_bytes"])
+        for more, says in (["--max-norm", "1"], "knows no norm of all gradients"), (["--grad-accum", "2"], "--grad-accum"):
+            result = plimsoll("run", self.tiny, *words[:-2], "--optimizer-in-backward", *more)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(says, result.stderr)
+
+    def test_inputs_of_layers_are_on_the_host_and_change_no_loss(self):
+        words = [*WORDS, "--ranks", "2", "--zero", "3", "--recompute", "full"]
+        usual = self.document(self.tiny, *words)
+        prediction = self.folder / "prediction.json"
+        away = self.document(self.tiny, *words, "--offload", "activations", "--prediction", prediction)
+        self.assertTrue(away["comparison"]["agrees"])
+        self.assertEqual([step["loss"] for step in away["steps"]], [step["loss"] for step in usual["steps"]])
+        self.assertLess(away["ranks"][1]["peak_bytes"], usual["ranks"][1]["peak_bytes"])
+        # Three inputs of 16 tokens, 32 wide, in bf16.
+        host = json.loads(prediction.read_text())["host"]
+        self.assertEqual(host["pageable_bytes"], 3 * 16 * TINY["hidden_size"] * 2)
+        for more in ([], ["--recompute", "sqrt"]):
+            result = plimsoll("run", self.tiny, *WORDS, "--offload", "activations", *more)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn("(--recompute full)", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
