@@ -46,7 +46,10 @@ class Picture {
     const std::optional<Bytes>& room = timeline.room;
     if (room && *room > Bytes(0) && timeline.peak.real() > kLeastShare * room->real())
       capacity_ = room->real();
-    top_ = 1.06 * std::max(timeline.peak.real(), capacity_.value_or(0));
+    top_ = std::max(timeline.peak.real(), capacity_.value_or(0));
+    if (top_ <= 0)  // a document without a peak
+      for (const TimelinePoint& point : points_) top_ = std::max(top_, point.high_water.real());
+    top_ = 1.06 * std::max(1.0, top_);
   }
 
   std::string draw() {

@@ -45,6 +45,16 @@ TEST_CASE("a category is stacked on those before it, one step wide for each poin
   CHECK(count(svg, "<path fill=") == 2);
 }
 
+TEST_CASE("a document without a peak has its highest level for a top, and some lines") {
+  Plan plan = two_steps();
+  plan.peak = 0_B;
+  CHECK(has(timeline_svg(timeline_of(plan)), "L414.0 75.2L414.0 289.1"));  // as above
+  plan.timeline[0] = plan.timeline[1] = {.op = "nothing", .phase = "forward"};
+  const std::size_t lines = count(timeline_svg(timeline_of(plan)), "class=\"grid\"");
+  CHECK(lines > 1);
+  CHECK(lines <= 7);
+}
+
 TEST_CASE("the capacity is a line where the peak comes near it, and words where it does not") {
   Plan plan = two_steps();
   plan.usable = 41_GiB;  // less 1 GiB outside the allocator
