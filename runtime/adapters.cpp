@@ -119,8 +119,8 @@ void Adapters::merge() {
     const ModelParameter& base = model.layers()[site.layer].parameters[site.weight];
     check(base.packed == nullptr, ErrorKind::unsupported, [&] {
       return "merge: " + base.name + " is packed (--quantize " + std::string(base.packed->name) +
-             "), and the sum would have to be packed again, which rounds the adapter away; merge "
-             "into the base in 16 bits, without --quantize";
+             "), and the sum would have to be packed again, which rounds the adapter away; "
+             "run --save-merged writes it in 16 bits";
     });
     std::int64_t first = 0;
     const TensorView masters =
