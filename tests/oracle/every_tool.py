@@ -27,6 +27,7 @@ TINY = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2
 PACKAGES = {
     "allocator_histories.py": ("torch",),
     "attention_scratch.py": ("torch", "transformers"),
+    "bitsandbytes_checkpoints.py": ("torch", "transformers", "bitsandbytes", "peft", "safetensors", "accelerate"),
     "bitsandbytes_goldens.py": ("torch", "bitsandbytes"),
     "compiled_graphs.py": ("torch", "transformers"),
     "check_exports.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
@@ -239,6 +240,16 @@ class EveryTool(unittest.TestCase):
             self.assertEqual(document.keys(), golden.keys())
             if document[package] == golden[package]:
                 self.assertEqual(document, golden, path.name)
+
+    @needs("bitsandbytes_checkpoints.py")
+    def test_bitsandbytes_checkpoints(self):
+        self.run_tool("bitsandbytes_checkpoints.py", self.folder)
+        golden = GOLDEN / "bitsandbytes_checkpoints"
+        made, written = ((folder / "versions.txt").read_text() for folder in (self.folder, golden))
+        if made != written:
+            self.skipTest(f"made with {written.strip()}, here are {made.strip()}")
+        for path in golden.glob("*/model.safetensors"):
+            self.assertEqual((self.folder / path.relative_to(golden)).read_bytes(), path.read_bytes(), path)
 
     @needs("bitsandbytes_goldens.py")
     def test_bitsandbytes_goldens(self):
