@@ -62,7 +62,9 @@ class StoredWeights : public WeightSource {
     const std::int64_t count = into.elements();
     check(first >= 0 && count <= place.elements - first, ErrorKind::internal,
           [&] { return "a piece of " + parameter + " beyond its end"; });
-    const std::int64_t width = bits(place.dtype) / 8, step = kReadBytes / width;
+    // Whole bytes: fp32, bf16 or fp16.
+    const std::int64_t width = std::max<std::int64_t>(1, bits(place.dtype) / 8);
+    const std::int64_t step = kReadBytes / width;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(count, step) * width));
     for (std::int64_t done = 0; done < count; done += step) {
       const std::int64_t n = std::min(step, count - done);

@@ -25,7 +25,7 @@ class Options {
  public:
   // `origin`: what of which file says so; "": the user.
   void add(std::string_view name, std::string value, const std::string& origin = "") {
-    given_.emplace_back(name, value);
+    given_.emplace_back(name, std::move(value));
     if (!origin.empty()) origins_[given_.back().first] = origin;
   }
 
