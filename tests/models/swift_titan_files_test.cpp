@@ -226,13 +226,20 @@ TEST_CASE("TOML that is none, or is too much, is an error with its line") {
   // Outside of strings and comments; of some of these toml++ thinks that they cannot be.
   for (const char* stray :
        {"a = \xc9\xa5", "a = 1\xc2\xa0", "a = [\xe2\xb1\x9e 1]", "\xc3\xa9 = 1"})
-    CHECK(says(no("b = 1\n" + std::string(stray)),
-               "not ASCII outside of strings and comments (line 2)"));
+    CHECK(says(
+        no("b = 1\n" + std::string(stray)),
+        "not ASCII outside of strings and comments, or a quote where no string begins (line 2)"));
   CHECK(models::json_from_toml(
             "\xef\xbb\xbf"
             "a = '\xc3\xa9' # \xc3\xa9\n\"\xc3\xa9\\\"\" = \"\"\"\\\"\xc3\xa9\n\"\xc3\xa9\"\"\"\n",
             "t.toml") == "{\"a\":\"\xc3\xa9\",\"\xc3\xa9\\\"\":\"\\\"\xc3\xa9\\n\\\"\xc3\xa9\"}");
   CHECK(says(no("a.b.c = 1\na.b = 2"), "t.toml: not TOML"));
+}
+
+TEST_CASE("TOML's strings end where they end") {
+  const auto json = [](const char* text) { return models::json_from_toml(text, "t.toml"); };
+  CHECK(json("a = \"\"\"x\"\"\"\"\nb = '''y'''''\n\"c\".'d' = {\"e\" = ['f',\"g\"]}") ==
+        R"({"a":"x\"","b":"y''","c":{"d":{"e":["f","g"]}}})");
 }
 
 TEST_CASE("each field of a trainer stands in one table of its keys, or is refused by its value") {
