@@ -6,6 +6,7 @@
 #include <array>
 #include <tuple>
 
+#include "models/base/torch_names.h"
 #include "models/bitsandbytes.h"
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
@@ -47,10 +48,6 @@ std::string as_python(std::string text) {
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos; at += 5)
     text.insert(at + 1, "    ");
   return text;
-}
-
-std::string_view torch_name(DType dtype) {
-  return dtype == DType::bf16 ? "bfloat16" : dtype == DType::fp16 ? "float16" : "float32";
 }
 
 // The class that Transformers picks the model's own by.

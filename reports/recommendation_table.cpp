@@ -118,8 +118,10 @@ void add_winner(Page& page, const Recommendation& answer) {
   machine += fmt::format(", sequence {}", best.plan.batch.seq_len);
   page.paragraph(machine);
   if (s.stack == models::Stack::plimsoll && s.device == models::Device::cuda)
-    page.paragraph("Stack plimsoll is this project's own runtime; it has not run on a GPU yet.",
-                   "  ", Colour::yellow);
+    page.paragraph(
+        "Stack plimsoll is this project's own runtime; it has run on one GPU at a time (H100, "
+        "H200), never on several.",
+        "  ", Colour::yellow);
   page.heading("The same as");
   page.paragraph("  " + best.command, "    ");
   if (const std::string code = needed_code_note(s);

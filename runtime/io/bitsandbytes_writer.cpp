@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/dynamic_map.h"
+#include "models/base/torch_names.h"
 #include "runtime/io/bitsandbytes_checkpoint.h"
 
 namespace plimsoll::runtime::io {
@@ -24,18 +25,6 @@ SavedBytes saved(const std::string& name, kernels::ConstTensorView view,
 }
 SavedBytes table(const std::string& name, std::span<const float> values) {
   return saved(name, {values.data(), DType::fp32, {std::ssize(values)}}, {std::ssize(values)});
-}
-
-// As torch names it.
-const char* torch_name(DType dtype) {
-  switch (dtype) {
-    case DType::bf16:
-      return "bfloat16";
-    case DType::fp16:
-      return "float16";
-    default:
-      return "float32";
-  }
 }
 
 // As QuantState.as_dict and Python's json write it.

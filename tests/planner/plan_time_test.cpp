@@ -60,6 +60,38 @@ TEST_CASE("an unknown GPU, one without the precision's units, and the host have 
   CHECK_FALSE(host.plan().time.peak_flops);
 }
 
+TEST_CASE("our own runtime's reductions run beside nothing where it steps in the backward") {
+  Asked asked("a100-sxm-80gb");
+  asked.question.strategy.stack = models::Stack::plimsoll;
+  for (const int zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    asked.question.strategy.data.zero = zero;
+    asked.question.batch.grad_accum = 1;
+    asked.question.strategy.optimizer_in_backward = false;
+    const reports::Time usual = asked.plan().time;
+    asked.question.strategy.optimizer_in_backward = true;
+    const reports::Time early = asked.plan().time;
+    CHECK(tests::near(early.communication_seconds.value(), usual.communication_seconds.value(),
+                      1e-12));
+    CHECK(early.exposed_communication_seconds.value() >
+          usual.exposed_communication_seconds.value());
+    if (zero < 3)  // which also gathers, beside its neighbours
+      CHECK(tests::near(early.exposed_communication_seconds.value(),
+                        early.communication_seconds.value(), 1e-12));
+    // The norm of all gradients is not read.
+    CHECK(early.optimizer_seconds.value() < usual.optimizer_seconds.value());
+  }
+}
+
+TEST_CASE("the time of inputs that our own runtime keeps on the host is not planned") {
+  Asked asked("a100-sxm-80gb");
+  asked.question.strategy.stack = models::Stack::plimsoll;
+  asked.question.strategy.recompute.kind = models::RecomputeKind::full;
+  CHECK(asked.plan().time.step_seconds);
+  asked.question.strategy.offload.activations = true;
+  CHECK_FALSE(asked.plan().time.step_seconds);
+}
+
 TEST_CASE("the cluster's bandwidths act, and are named among the assumptions") {
   Asked asked("a100-sxm-80gb");
   asked.question.strategy.data.zero = 3;

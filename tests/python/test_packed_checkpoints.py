@@ -144,6 +144,15 @@ class PackedCheckpoints(Case):
                 merged = [tensors(both / "merged" / name / "model.safetensors") for name in order]
                 self.assertNotEqual(*merged)
                 self.assertEqual(merged[0].keys(), tensors(GOLDEN / "plain" / "model.safetensors").keys())
+        # Where all batches are alike, who comes second is trained as if nobody came before: rates, moments, steps.
+        alike = self.folder / "alike.bin"
+        alike.write_bytes(struct.pack("<H", 5) * 4096)
+        rates = [*WORDS[:-2], "--warmup", "3", "--data", alike]
+        for adapters, name in ((begun["second"], "only"), (f"{begun['first']},{begun['second']}", "pair")):
+            result = plimsoll("run", *words, *rates, "--adapter", adapters, "--save-weights", self.folder / name)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(tensors(self.folder / "pair" / "second" / "adapter_model.safetensors"),
+                         tensors(self.folder / "only" / "adapter_model.safetensors"))
         plan = self.folder / "plan.json"
         self.run_it(*words, "--prediction", plan, "--json", self.folder / "measured.json")
         result = plimsoll("run", plan, "--adapter", begun["first"], "--weights", base, "--steps", "1")

@@ -30,6 +30,13 @@ class Techniques(unittest.TestCase):
         self.assertIsNone(early["steps"][0]["grad_norm"])
         self.assertGreater(usual["steps"][0]["grad_norm"], 0)
         self.assertLess(early["ranks"][1]["peak_bytes"], usual["ranks"][1]["peak_bytes"])
+        saved = self.folder / "saved"
+        self.document(self.tiny, *words[:-2], "--save-checkpoint", saved)
+        on = ["--device", "cpu", "--seq-len", "16", "--ranks", "2", "--zero", "3", "--steps", "3"]
+        result = plimsoll("run", self.tiny, *on, "--optimizer-in-backward", "--resume", saved)
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertIn("--max-norm 1", result.stderr)  # the checkpoint's
+        self.document(self.tiny, *on, "--max-norm", "0", "--optimizer-in-backward", "--resume", saved)
         for more, says in (["--max-norm", "1"], "knows no norm of all gradients"), (["--grad-accum", "2"], "--grad-accum"):
             result = plimsoll("run", self.tiny, *words[:-2], "--optimizer-in-backward", *more)
             self.assertEqual(result.returncode, 2, result.stdout)
