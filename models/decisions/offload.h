@@ -1,5 +1,4 @@
-// Optimizer states in the host's memory (--offload optimizer), and the inputs of checkpointed
-// layers
+// In the host's memory: optimizer states (--offload optimizer), and inputs of checkpointed layers
 // (--offload activations, below).
 //
 // A rank then has a second memory: an arena in the host's memory, under the rules of the first
