@@ -225,10 +225,12 @@ TEST_CASE("TOML that is none, or is too much, is an error with its line") {
   CHECK(says(no("\xff\xfe"), "t.toml: not TOML"));
   // Outside of strings and comments; of some of these toml++ thinks that they cannot be.
   for (const char* stray :
-       {"a = \xc9\xa5", "a = 1\xc2\xa0", "a = [\xe2\xb1\x9e 1]", "\xc3\xa9 = 1"})
-    CHECK(says(
-        no("b = 1\n" + std::string(stray)),
-        "not ASCII outside of strings and comments, or a quote where no string begins (line 2)"));
+       {"a = \xc9\xa5", "a = 1\xc2\xa0", "a = [\xe2\xb1\x9e 1]", "\xc3\xa9 = 1",
+        "a= 11_7;{\"\xcb\xbdl1", "a = 1.\"\xcb\xbd\"", "a = [1][\"\xcb\xbd\"]",
+        "a = 1, \"\xcb\xbd\"", "a = = \"\xcb\xbd\"", "a = {b = 1}.\"\xcb\xbd\""})
+    CHECK(says(no("b = 1\n" + std::string(stray)),
+               "not ASCII outside of strings and comments, or a quote or bracket where nothing "
+               "begins (line 2)"));
   CHECK(models::json_from_toml(
             "\xef\xbb\xbf"
             "a = '\xc3\xa9' # \xc3\xa9\n\"\xc3\xa9\\\"\" = \"\"\"\\\"\xc3\xa9\n\"\xc3\xa9\"\"\"\n",
@@ -240,6 +242,8 @@ TEST_CASE("TOML's strings end where they end") {
   const auto json = [](const char* text) { return models::json_from_toml(text, "t.toml"); };
   CHECK(json("a = \"\"\"x\"\"\"\"\nb = '''y'''''\n\"c\".'d' = {\"e\" = ['f',\"g\"]}") ==
         R"({"a":"x\"","b":"y''","c":{"d":{"e":["f","g"]}}})");
+  CHECK(json("[[a.\"b\"]]\nc = [{'d' = [[1], ['e',\n'f']]}, # [\n  {}]\n[[a.'b']]\n") ==
+        R"({"a":{"b":[{"c":[{"d":[[1],["e","f"]]},{}]},{}]}})");
 }
 
 TEST_CASE("each field of a trainer stands in one table of its keys, or is refused by its value") {
