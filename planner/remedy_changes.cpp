@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
@@ -102,6 +103,10 @@ void Changes::add_free() {
     add(
         Price::nothing, "--loss fused", [](Question& c) { c.strategy.loss = Loss::fused; },
         needs_code("fused loss"));
+  if (models::decisions::reentrant_checkpoints(s))
+    add(
+        Price::nothing, "--use-reentrant no", [](Question& c) { c.strategy.use_reentrant = false; },
+        "gradient_checkpointing_kwargs={'use_reentrant': False}");
   // GEMMs read a frozen base in 16 bits either way.
   if (s.lora && stack.mixed_is_autocast && is_mixed(s.precision) &&
       s.param_dtype.value_or(DType::fp32) == DType::fp32)

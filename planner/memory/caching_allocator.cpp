@@ -122,6 +122,16 @@ std::optional<CachingAllocator::Handle> CachingAllocator::from_driver(std::int64
   return attempt();
 }
 
+void CachingAllocator::reset_peaks() {
+  reset_peak_allocated();
+  peak_reserved_ = reserved_;
+}
+
+void CachingAllocator::add_allocated(std::int64_t bytes) {
+  allocated_ += bytes;
+  peak_allocated_ = std::max(peak_allocated_, allocated_);
+}
+
 void CachingAllocator::count_malloc(std::int64_t bytes) {
   ++calls_.mallocs;
   calls_.malloced += Bytes(bytes);
@@ -184,6 +194,13 @@ void CachingAllocator::release_cached_segments() {
 
 std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes requested,
                                                                    models::Stream stream) {
+  const std::optional<Handle> block = allocate_uncounted(requested, stream);
+  if (block) add_allocated(at(*block).size);
+  return block;
+}
+
+std::optional<CachingAllocator::Handle> CachingAllocator::allocate_uncounted(
+    Bytes requested, models::Stream stream) {
   const std::int64_t rounded = rounded_up(requested);
   const std::uint8_t pool = pool_of(rounded, stream);
   Handle handle = cached_for(free_in(pool), rounded);
@@ -195,10 +212,7 @@ std::optional<CachingAllocator::Handle> CachingAllocator::allocate(Bytes request
     handle = *block;
   }
   if (!stays_whole(rounded, at(handle).size - rounded)) insert(blocks_.split(handle, rounded));
-  Block& block = at(handle);
-  block.used = true;
-  allocated_ += block.size;
-  peak_allocated_ = std::max(peak_allocated_, allocated_);
+  at(handle).used = true;
   return handle;
 }
 
@@ -218,8 +232,12 @@ bool CachingAllocator::allocate_and_free(Bytes requested, models::Stream stream)
 }
 
 void CachingAllocator::free(Handle handle) {
-  at(handle).used = false;
   allocated_ -= at(handle).size;
+  free_uncounted(handle);
+}
+
+void CachingAllocator::free_uncounted(Handle handle) {
+  at(handle).used = false;
   if (const Handle left = at(handle).previous; blocks_.is_free(left)) {
     erase(left);
     handle = blocks_.merge(left, handle);

@@ -44,6 +44,11 @@ class CachingAllocator {
   // Nothing when the driver refuses, also after cached segments were released.
   std::optional<Handle> allocate(Bytes requested, models::Stream stream);
   void free(Handle block);
+  // Blocks that are in no sum of blocks in use, and such a sum without a block.
+  std::optional<Handle> allocate_uncounted(Bytes requested, models::Stream stream);
+  void free_uncounted(Handle block);
+  void count(Bytes requested) { add_allocated(rounded_up(requested)); }
+  void discount(Bytes requested) { allocated_ -= rounded_up(requested); }
   // Both at once, which leaves the segments as they were where there is a block to take it from.
   // False: refused.
   bool allocate_and_free(Bytes requested, models::Stream stream);
@@ -55,10 +60,7 @@ class CachingAllocator {
   Bytes allocated() const { return Bytes(allocated_); }  // blocks in use, as memory_allocated()
   Bytes peak_allocated() const { return Bytes(peak_allocated_); }
   void reset_peak_allocated() { peak_allocated_ = allocated_; }
-  void reset_peaks() {
-    reset_peak_allocated();
-    peak_reserved_ = reserved_;
-  }
+  void reset_peaks();
   void empty_cache() { release_cached_segments(); }  // torch.cuda.empty_cache()
   Bytes reserved() const { return Bytes(reserved_); }  // segments, as memory_reserved()
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
@@ -107,6 +109,8 @@ class CachingAllocator {
     if (rounded <= kSmallSize || conf_.expandable_segments) return rest < kMinBlock;
     return rest <= kSmallSize || rounded >= least_unsplit_;
   }
+
+  void add_allocated(std::int64_t bytes);
 
   // Expandable segments (expandable_segments.cpp).
   std::int64_t expandable_size(Handle block) const;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "planner/memory/caching_allocator.h"
+#include "planner/memory/gather_replay.h"
 #include "planner/memory/known_replays.h"
 #include "planner/memory/step_requests.h"
 
@@ -35,6 +36,7 @@ class Replay {
   Reserved run() {
     bool done = happen(start_.events(), requests_.staying()) && persistent() && step();
     first_step_ = false;
+    gathered_.first_step_is_over();
     allocator_.reset_peak_allocated();
     const DriverCalls before = allocator_.calls();
     done = done && happen(start_.later_events(), requests_.later()) && step();
@@ -75,6 +77,12 @@ class Replay {
       }
       hash.add(std::int64_t{-3});
     }
+    for (const bool first : {true, false}) {
+      for (const GatherEvent& event : start_.gathers(first))
+        hash.add(event.goes ? 1 : 0, static_cast<std::uint64_t>(event.block),
+                 static_cast<std::uint64_t>(event.bytes.value()));
+      hash.add(std::int64_t{-4});
+    }
     hash.add(std::int64_t{conf_.expandable_segments});
     hash.add(conf_.max_split_size ? conf_.max_split_size->value() : -1);
     hash.add(conf_.max_non_split_rounding.value());
@@ -109,8 +117,12 @@ class Replay {
   }
   bool is_there(std::int32_t block) const { return handles_[static_cast<std::size_t>(block)] >= 0; }
 
-  std::optional<Handle> ask(const Request& request) {
-    if (!watch_) return allocator_.allocate(request.bytes, request.stream);
+  std::optional<Handle> ask(const Request& request, bool counted = true) {
+    const auto allocate = [&] {
+      return counted ? allocator_.allocate(request.bytes, request.stream)
+                     : allocator_.allocate_uncounted(request.bytes, request.stream);
+    };
+    if (!watch_) return allocate();
     Allocation asked{.requested = request.bytes,
                      .allocated = allocator_.allocated(),
                      .reserved = allocator_.reserved(),
@@ -118,7 +130,7 @@ class Replay {
                      .step = request.step,
                      .lifetime = request.lifetime};
     const std::int64_t mallocs = allocator_.calls().mallocs;
-    const auto handle = allocator_.allocate(request.bytes, request.stream);
+    const auto handle = allocate();
     asked.granted = handle.has_value();
     asked.from_driver = allocator_.calls().mallocs != mallocs;
     if (!handle) asked.reserved = allocator_.reserved();
@@ -143,7 +155,15 @@ class Replay {
   bool step() {
     for (const Request& request : requests_.of_step())
       if (!perform(request)) return false;
-    return true;
+    return !start_.knows_gathers() ||
+           gathered_.finish(asks_for({.stream = models::Stream::gather}));
+  }
+
+  GatherReplay::Ask asks_for(Request request) {
+    return [this, request](Bytes bytes) mutable {
+      request.bytes = bytes;
+      return ask(request, false);
+    };
   }
 
   // False: refused.
@@ -167,6 +187,11 @@ class Replay {
         return true;
       case Request::Kind::flush:
         allocator_.empty_cache();
+        return true;
+      case Request::Kind::count:
+        return gathered_.count(request.bytes, asks_for(request));
+      case Request::Kind::discount:
+        gathered_.discount(request.bytes);
     }
     return true;
   }
@@ -201,8 +226,12 @@ class Replay {
         const auto handle = ask({.bytes = event.bytes});
         if (!handle) return false;
         held_.push_back(*handle);
+      } else if (event.kind == StartEvent::Kind::keep) {
+        if (!ask({.bytes = event.bytes})) return false;
       } else if (event.kind == StartEvent::Kind::model) {
         if (!persistent()) return false;
+      } else if (event.kind == StartEvent::Kind::flush) {
+        allocator_.empty_cache();
       } else if (!take_tensors(event, among)) {
         if (held_.empty() || !may_flush_) return false;
         drop(0, static_cast<std::int32_t>(held_.size()) - 1);
@@ -228,6 +257,7 @@ class Replay {
   bool first_step_ = true;
   bool may_flush_;
   CachingAllocator allocator_;
+  GatherReplay gathered_{allocator_, start_};
   StepRequests requests_;
   std::vector<Handle> handles_;  // of the blocks, by number; -1: not there
   std::vector<Handle> held_;  // of the start

@@ -296,9 +296,14 @@ std::int32_t StepRequests::lifetime_at(const LifetimeRows& rows, std::size_t s,
 
 void StepRequests::take(std::int32_t lifetime, Kind kind) {
   each_part(lifetime, [&](Request request) {
-    request.kind = kind;
+    request.kind = is_counted(lifetime) ? Kind::count : kind;
     add(request);
   });
+}
+
+// Start::gathers has its blocks.
+bool StepRequests::is_counted(std::int32_t lifetime) const {
+  return start_.knows_gathers() && decl(lifetime).stream == models::Stream::gather;
 }
 
 void StepRequests::take_at_first_use(std::size_t op) {
@@ -308,7 +313,7 @@ void StepRequests::take_at_first_use(std::size_t op) {
 
 void StepRequests::drop(std::int32_t lifetime) {
   each_part(lifetime, [&](Request request) {
-    request.kind = Kind::free;
+    request.kind = is_counted(lifetime) ? Kind::discount : Kind::free;
     add(request);
   });
 }

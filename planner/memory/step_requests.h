@@ -24,6 +24,8 @@ struct Request {
     take_and_free,
     adopt,  // becomes the block of `from`, where that is there
     flush,  // torch.cuda.empty_cache()
+    count,  // bytes of what Start::gathers has; from here on they are there
+    discount,
   };
   Kind kind = Kind::take;
   models::Stream stream = models::Stream::compute;
@@ -71,6 +73,7 @@ class StepRequests {
   void write_event(const BlockEvent& event, std::size_t s);
   std::int32_t lifetime_at(const LifetimeRows& rows, std::size_t s, models::TensorId tensor) const;
   void take(std::int32_t lifetime, Request::Kind kind = Request::Kind::take);
+  bool is_counted(std::int32_t lifetime) const;
   void take_at_first_use(std::size_t op);
   void take_states_of(const Position&at), take_states(), find_first_states();
   bool is_state(models::TensorId tensor) const;

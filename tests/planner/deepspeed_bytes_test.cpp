@@ -62,7 +62,7 @@ TEST_CASE("so are those of DeepSpeed that were drawn") {
   check_file("deepspeed_draw.json", 96, 93);
   check_file("deepspeed_liger_draw.json", 63, 62);
   check_file("deepspeed_round_robin_draw.json", 40, 44);
-  check_file("deepspeed_block_draw.json", 25, 26);
+  check_file("deepspeed_block_draw.json", 26, 26);
   check_file("deepspeed_nth_draw.json", 10, 9);
   check_file("deepspeed_nvme_draw.json", 2, 5);
 }

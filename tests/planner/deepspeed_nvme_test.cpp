@@ -97,5 +97,5 @@ TEST_CASE("ZeRO-Infinity is what the real engine allocates, on the device, the h
 // Peaks that are off are those of settings of ZeRO-3's gathers that are planned as levels, whatever
 // is offloaded and wherever to (planner/stacks/deepspeed/README.md).
 TEST_CASE("so are runs that were drawn when those had been planned") {
-  check_file("deepspeed_nvme_draw.json", {17, 8, 0.102, 0.35});
+  check_file("deepspeed_nvme_draw.json", {17, 8, 0.102, 0.44});
 }

@@ -31,10 +31,14 @@ TEST_CASE("packed bases under ZeRO-0 to 2 peak as with the real packages, byte f
 
 namespace {
 
-// Peaks to 64 bytes. What is reserved is the third step's in a run; planned is the start's where
-// that is more, in which the base is whole on each GPU.
-std::size_t exact_in_zero3(const json& runs, double most) {
-  std::size_t exact = 0;
+struct Zero3 {
+  std::size_t exact = 0, reserved = 0;  // peaks to 64 bytes; reserved bytes to 5 %
+};
+
+// What is reserved is the third step's in a run; planned is the start's where that is more, in
+// which the base is whole on each GPU.
+Zero3 exact_in_zero3(const json& runs, double most) {
+  Zero3 out;
   for (const json& run : runs) {
     const std::string name = run["case"];
     CAPTURE(name);
@@ -42,7 +46,7 @@ std::size_t exact_in_zero3(const json& runs, double most) {
     const tests::RunErrors error = tests::errors_of(run, planned);
     CHECK(std::abs(error.resident) <= 0.000004);  // padding of what stays gathered, on 3 ranks
     CHECK(std::abs(error.peak) <= most);
-    CHECK(error.reserved >= -0.2);
+    CHECK(error.reserved >= -0.12);
     CHECK(planned.managed.value() == run.value("managed_bytes", std::int64_t(0)));
     const std::int64_t pinned = run["host"]["pinned_bytes"];
     CHECK(pinned >= planned.host.pinned.value());
@@ -50,9 +54,10 @@ std::size_t exact_in_zero3(const json& runs, double most) {
     const std::int64_t off = planned.peak.bytes.value() - run["peak_bytes"].get<std::int64_t>();
     MESSAGE(name << ": peak " << off << " B, " << 100 * error.peak << " %, reserved "
                  << 100 * error.reserved << " %");
-    exact += std::abs(off) <= 64;
+    out.exact += std::abs(off) <= 64;
+    out.reserved += std::abs(error.reserved) <= 0.05;
   }
-  return exact;
+  return out;
 }
 
 }  // namespace
@@ -63,11 +68,15 @@ TEST_CASE("packed bases under ZeRO-3 peak where the real packages do") {
   const json chosen = deepspeed_runs("/deepspeed_packed_zero3.json");
   CHECK(chosen.size() == 26);
   // Mixtral's experts are gathered by the block, 2.3 %; others to 1.2 %.
-  CHECK(exact_in_zero3(chosen, 0.023) == 18);
+  const Zero3 of_chosen = exact_in_zero3(chosen, 0.023);
+  CHECK(of_chosen.exact == 19);
+  CHECK(of_chosen.reserved == 23);  // not Mixtral's, whose experts are not packed, int8, Liger
   const json drawn = deepspeed_runs("/deepspeed_packed_zero3_draw.json");
   CHECK(drawn.size() == 28);
   // 27 to 0.71 %; draw-13 is Liger's loss with an embedding that is gathered by itself.
-  CHECK(exact_in_zero3(drawn, 0.0292) == 19);
+  const Zero3 of_drawn = exact_in_zero3(drawn, 0.0292);
+  CHECK(of_drawn.exact == 21);
+  CHECK(of_drawn.reserved == 23);
 }
 
 TEST_CASE("bitsandbytes' optimizers step what the engine flattened") {
@@ -76,13 +85,13 @@ TEST_CASE("bitsandbytes' optimizers step what the engine flattened") {
   const Found flat = found_of(chosen, false, 0.000001, 0.03);
   CHECK(flat.runs == 23);
   CHECK(flat.exact == flat.runs);
-  CHECK(found_of(chosen, true, 0.00004, 0.02).runs == 5);
-  // Adapters with overlap_comm, in draw-02 and draw-08, are planned 0.07 and 0.03 % too low: with
-  // torch's AdamW, too. A small model that steps each parameter (draw-05) reserves 11 % more.
-  const Found others = found_of(drawn, false, 0.0007, 0.12);
+  CHECK(found_of(chosen, true, 0.00004, 0.023).runs == 5);
+  // A small model that steps each parameter (draw-05) reserves 11 % more.
+  const Found others = found_of(drawn, false, 0.000001, 0.12);
   CHECK(others.runs == 12);
-  CHECK(others.exact == 10);
-  CHECK(found_of(drawn, true, 0.0025, 0.04).runs == 4);
+  CHECK(others.exact == 12);
+  // Of draw-00 what is gathered reserves what it does in a run; the rest does not.
+  CHECK(found_of(drawn, true, 0.0025, 0.08).runs == 4);
 }
 
 // tests/golden/deepspeed_tiled.json and _draw: of tools/oracle/deepspeed_tiled_cases.json and
@@ -102,18 +111,4 @@ TEST_CASE("tiles of TRL's head under the engine") {
   const Found others = found_of(drawn, false, 0.000006, 0.2);
   CHECK(others.runs == 18);
   CHECK(others.exact == 17);  // draw-00: 4 KiB
-}
-
-// tests/golden/deepspeed_reentrant.json, of tools/oracle/deepspeed_reentrant_cases.json: LoRA over
-// a base that is not packed, the same step behind both kinds of checkpoints. A known gap, which a
-// plan names ("frozen weights held").
-TEST_CASE("frozen weights that reentrant checkpoints hold under ZeRO-3 are missing in a plan") {
-  const json runs = deepspeed_runs("/deepspeed_reentrant.json");
-  REQUIRE(runs.size() == 2);
-  const tests::RunErrors let_go = tests::errors_of(runs[0], tests::plan_run(runs[0]));
-  CHECK(std::abs(let_go.peak) < 0.002);
-  CHECK(std::abs(let_go.reserved) < 0.02);
-  const tests::RunErrors held = tests::errors_of(runs[1], tests::plan_run(runs[1]));
-  CHECK(std::abs(held.peak + 0.0235) < 0.001);
-  CHECK(std::abs(held.reserved + 0.3247) < 0.015);
 }

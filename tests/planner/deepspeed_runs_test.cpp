@@ -140,8 +140,9 @@ TEST_CASE(
     const bool drawn = name.starts_with("draw"), liger = name.starts_with("liger");
     // Before the start was replayed, ZeRO-2 with recomputation was planned 36 % too low.
     // As one block, what ZeRO-3 gathers was planned 55 % too high (draw-00) and 20 % (wide-full).
-    if (name == "draw-00")
-      CHECK(error > 0.21);
+    // Since its own requests are replayed, the stream that gathers is right in zero3-04.
+    if (name == "draw-00" || name == "zero3-04")
+      CHECK(error <= (name == "draw-00" ? 0.21 : 0.16));
     else
       CHECK(error <= (stage3 ? 0.13 : 0.21));
     const double least = name == "liger-draw-21"        ? -0.145
@@ -149,6 +150,7 @@ TEST_CASE(
                          : liger || (drawn && !stage3)  ? -0.13
                                                         : -0.1;
     CHECK(error >= least);
+    MESSAGE(name << ": reserved " << 100 * error << " %");
     more.push_back(run["reserved_bytes"].get<double>() / reserved.real() - 1);
   }
   std::ranges::sort(more, std::greater());

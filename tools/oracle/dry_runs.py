@@ -38,6 +38,7 @@ FILE, of this folder:
                                  torch 2.4.1, Transformers 4.45.2, bitsandbytes 0.42; _0.3_draw.json, _0.4_draw.json
   dry_runs_gpt_oss_cases.json    tests/golden/dry_runs_gpt_oss.json; dry_runs_gpt_oss_draw.json likewise, drawn
   dry_runs_block_draw.json       tests/golden/dry_runs_block_draw.json: checkpoints around the first layers, drawn
+  dry_runs_reentrant_draw.json   tests/golden/dry_runs_reentrant_draw.json: behind reentrant checkpoints, drawn
   dry_runs_compiled_draw.json    tests/golden/dry_runs_compiled_draw.json: compiled, checkpoints around some, drawn
                                  (torchtitan's of December 2024 on PYTHONPATH)
   dry_runs_tiled_draw.json       tests/golden/dry_runs_tiled_draw.json: TRL's head of tiles, drawn

@@ -86,8 +86,16 @@ void Coordinator::begin(bool persistent_there) {
 }
 
 void Coordinator::pass() {
+  const Step* found = nullptr;
   for (std::size_t s = 0; s < t_.steps.size(); ++s) {
     const Step& step = t_.steps[s];
+    // Nobody knows of it before the forward has come to its use; it stays until the backward ends.
+    if (records_ && step.finds_head) {
+      found = &step;
+      continue;
+    }
+    if (found != nullptr && step.when == When::backward)
+      fetch(*std::exchange(found, nullptr), static_cast<std::int64_t>(s));
     if (!(reentrant_ ? step.number == graph_of_ : step.again)) drop_graph();
     fetch(step, static_cast<std::int64_t>(s));
     if (!records_) read_ahead();
@@ -234,9 +242,11 @@ void Coordinator::let_go(Held& held, const Step& step) {
   if (in_graph) {
     graph_ += held.padded;
     graph_of_ = step.number;
+    in_graph_.push_back(std::exchange(held.block, -1));
   } else if (counts) {
     count(-held.padded, held.packed ? Bytes(0) : -held.padded);
   }
+  drop_block(held.block);
   if (held.file == InFile::buffered) let_buffer_go(held);
   live_ -= held.elements;
 }
@@ -244,10 +254,9 @@ void Coordinator::let_go(Held& held, const Step& step) {
 // The frozen parameters of what is run again stay until the module has ended whose backward asked
 // for it (update_recompute_parameters, ds_recompute_parameters), which then lets go of them. A
 // reentrant checkpoint is asked by none of its own layer's: the model's own backward, whose input
-// takes no gradient, ends with the whole one (release_backward_leftovers). So was it found with
-// packed bases; of others it is not planned.
+// takes no gradient, ends with the whole one (release_backward_leftovers).
 void Coordinator::run_again(const Step& step) {
-  if (engine_.packed_copy == PackedCopy::nobody) return;
+  if (!engine_.gathers_by_layer()) return;
   const auto found = std::find_if(open_.rbegin(), open_.rend(), [](const Step* open) {
     return open->when == When::backward && !open->again;
   });

@@ -1,12 +1,14 @@
 // ZeRO-3's coordinator of gathered parameters, run along the trace of modules.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "planner/memory/start.h"
 #include "planner/stacks/deepspeed/fetches.h"
 #include "planner/stacks/deepspeed/trace.h"
 
@@ -20,6 +22,9 @@ class Coordinator {
   void run(Messages& out);
   // The same as memory (gathered.cpp).
   Gathered gathered(bool blocks);
+  // The same as requests to the allocator: of the step that records the trace, and of each that
+  // follows.
+  std::array<Gathers, 2> requests(bool accumulates);
 
   bool has_files() const { return files_; }
   // What DeepSpeed says where buffers run out; "" where they do not.
@@ -62,6 +67,9 @@ class Coordinator {
     Bytes bytes, plain;
     std::int64_t waited_for = 0;
     bool apart = false;
+    // Of each dtype, where requests are recorded: a buffer, and which parameters.
+    std::array<std::int32_t, 2> blocks{-1, -1};
+    std::array<std::vector<std::size_t>, 2> parts;
   };
   void count(Bytes bytes, Bytes plain) {
     alone_ += bytes;
@@ -72,14 +80,27 @@ class Coordinator {
   void leave_copies(const Step& step);
   // What a checkpoint's nodes have goes with them: behind the layer, or, where it is not reentrant,
   // as soon as the layer has run again.
-  void drop_graph() { count(-std::exchange(graph_, Bytes(0)), Bytes(0)); }
+  void drop_graph() {
+    count(-std::exchange(graph_, Bytes(0)), Bytes(0));
+    for (std::int32_t& block : in_graph_) drop_block(block);
+    in_graph_.clear();
+  }
   std::vector<Bytes> blocks_there(bool plain) const;
+
+  // Requests (gather_requests.cpp).
+  std::int32_t take_block(Bytes bytes);
+  void take_flat(Flat&flat), take_parts(const Flat&flat);
+  void drop_block(std::int32_t& block);
+  void drop_all();
 
   Trace t_;
   const Engine& engine_;
   bool reentrant_;  // checkpoints are
   Messages* out_ = nullptr;
   std::function<void(std::size_t)> at_step_;
+  Gathers* requests_ = nullptr;
+  std::int32_t blocks_ = 0;
+  std::vector<std::int32_t> in_graph_, left_;  // blocks that a checkpoint's nodes have, or all
   std::vector<Flat> flats_;
   std::vector<std::pair<const Step*, std::size_t>> run_again_;  // who asked for it; parameters
   Bytes graph_;  // of what has been let go, a checkpoint's nodes have

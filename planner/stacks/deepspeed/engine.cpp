@@ -1,6 +1,7 @@
 #include "planner/stacks/deepspeed/engine.h"
 
 #include "models/bitsandbytes.h"
+#include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "models/lora.h"
 #include "models/optimizers.h"
@@ -195,6 +196,7 @@ Engine engine_of(const models::Strategy& s) {
     e.packed_copy = s.quantize->storage->gemm == models::PackedGemm::int8 ? PackedCopy::module
                                                                           : PackedCopy::graph;
   }
+  e.holds_frozen = e.stage == 3 && s.lora && models::decisions::reentrant_checkpoints(s);
   e.options = s.data.deepspeed;
   e.offload = s.offload;
   e.overlap = e.options.overlap_comm.value_or(e.stage == 3);

@@ -40,6 +40,9 @@ struct Engine {
   // As the engine leaves them: adapters', and what holds packed weights.
   DType adapters = DType::bf16, packed = DType::uint8;
   PackedCopy packed_copy = PackedCopy::nobody;
+  // Frozen weights that stay gathered behind a reentrant checkpoint's second forward, until the
+  // backward ends (update_recompute_parameters).
+  bool holds_frozen = false;
   DType state = DType::fp32;  // of masters, step gradients and moments
   bool overlap = false;  // overlap_comm
   models::Offload offload;
@@ -47,6 +50,10 @@ struct Engine {
 
   // In place of nn.Linear's (runtime/zero/linear.py); Conv1D stays torch's.
   bool has_own_linear() const { return stage == 3; }
+  // What is gathered follows the trace of modules, layer by layer (packed.cpp).
+  bool gathers_by_layer() const {
+    return stage == 3 && (packed_copy != PackedCopy::nobody || holds_frozen);
+  }
   bool has_fp32_partition_grads() const { return stage == 2 && accumulation != model; }
 };
 

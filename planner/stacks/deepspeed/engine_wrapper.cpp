@@ -19,6 +19,10 @@ EngineWrapper::EngineWrapper(pytorch::Step& step, const Engine& engine)
 
 // States ------------------------------------------------------------------------------------------
 
+bool EngineWrapper::keeps_copy(const Parameter& p) const {
+  return engine_.stage < 3 || (p.packed != nullptr && engine_.packed_copy == PackedCopy::module);
+}
+
 // Parameters that are not trained stay as they are: in the model's dtype, or packed, with scales
 // and tables beside them. Of these stage 3 shards the parameters alone; int8's modules have copies.
 void EngineWrapper::declare_frozen() {
@@ -32,8 +36,7 @@ void EngineWrapper::declare_frozen() {
                           std::int64_t copies) {
     for (const Parameter& p : parameters) {
       if (p.trainable) continue;
-      if (engine_.stage < 3 || (p.packed != nullptr && engine_.packed_copy == PackedCopy::module))
-        keep(storage(Count(p.elements), s_.stored(p)), group, copies);
+      if (keeps_copy(p)) keep(storage(Count(p.elements), s_.stored(p)), group, copies);
       for (const models::PackedTensor& tensor : beside_packed(p, strategy_))
         keep(tensor.bytes(), group, copies);
     }
@@ -101,9 +104,16 @@ void EngineWrapper::declare_optimizer(std::int64_t elements) {
     return b_.tensor_in(kNoGroup, name, size, Category::optimizer, Residency::persistent);
   };
   if (engine_.wrapper != OptimizerWrapper::plain) masters_ = persistent("fp32_partition", state);
+  const bool by_sub_group = engine_.wrapper == OptimizerWrapper::stage3 && b_.keeps_blocks();
+  if (by_sub_group) b_.parts(masters_, {});  // their start keeps them
   if (!steps_with_package()) {
-    for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states)
-      persistent(name_of(kept.name), state);
+    std::vector<Bytes> groups;
+    for (const std::int64_t group : layout_.shards().sub_groups)
+      groups.push_back(bytes(group, engine_.state));
+    for (const models::StateTensor& kept : models::rule_of(strategy_.optimizer).states) {
+      const TensorId made = persistent(name_of(kept.name), state);
+      if (by_sub_group) b_.parts(made, groups);
+    }
     return;
   }
   for (const models::KeptState& kept : package_states())

@@ -39,6 +39,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void before_layer_backward(std::size_t run, std::size_t layer) override;
   void after_backward(pytorch::Unit& unit, pytorch::Ref previous) override;
   void end_backward() override;
+  bool ends_before_graph() const override { return true; }
   void optimizer_step() override;
   // deepspeed.initialize(), when the step is written (start.cpp).
   void add_start(Start& start) const override;
@@ -48,13 +49,13 @@ class EngineWrapper final : public pytorch::Wrapper {
 
  private:
   // Stage 3: gather.cpp, packed.cpp.
-  Levels gather_levels() const, packed_levels();
+  Levels gather_levels() const, levels_by_layer();
   Bytes in_graph(const Run& run, std::size_t j) const;
   void drop_graph();
   TensorId gather(const Level& level, Phase phase);
   void release_gathered(TensorId& gathered, Phase phase);
   void declare_shards();
-  void sub_group_step();
+  void sub_group_step(), check_overflow(std::int64_t elements);
 
   // Hooks, and what they fill (hooks.h, hooks.cpp).
   using Order = std::vector<Parameter>;
@@ -69,9 +70,6 @@ class EngineWrapper final : public pytorch::Wrapper {
     bool owned = false;
     bool stays = false;  // this one, until the step
   };
-  // Stage 1: a gradient that is larger than the bucket is reduced where it lies, and of another
-  // rank's parameter nobody lets it go before the step (stage_1_and_2.py, reduce_ipg_grads: only
-  // copy_grads_in_partition does). Where a run has both it counts as staying.
   bool stays(const HookRun& run, const Hook& hook) const;
   Found next_hook(std::int64_t elements, TensorId gradient);
 
@@ -85,8 +83,11 @@ class EngineWrapper final : public pytorch::Wrapper {
   Bytes gradients(std::int64_t elements) const { return bytes(elements, engine_.model); }
 
   void flattened_start(Start&start) const, sharded_start(Start&start) const;
-  void declare_frozen();
-  void declare_optimizer(std::int64_t elements);
+  void cut_whole_base(Start&start) const, masters_by_sub_group(Start&start) const;
+  std::vector<std::int32_t> build_whole_base(Start& start) const;
+  Bytes whole_of(const Parameter&p) const, part_of(const Parameter&p) const, trained_parts() const;
+  bool keeps_copy(const Parameter& p) const;  // beside what is cut
+  void declare_frozen(), declare_optimizer(std::int64_t elements);
   bool steps_with_package() const;
   models::KeptStates package_states() const;
   void declare_transfer();
@@ -140,7 +141,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   TensorId owned_ = kNoTensor;  // this micro-batch's gradients of the partition
   Levels levels_;
   TensorId gathered_ = kNoTensor, gathered_layers_ = kNoTensor, gathered_head_ = kNoTensor;
-  std::vector<Level> backward_levels_;  // by run, of packed bases
+  std::vector<Level> backward_levels_;  // by run, where they differ
   TensorId gathered_layer_ = kNoTensor;
   std::vector<std::vector<TensorId>> in_graph_;  // by run and layer, of this micro-batch
   TensorId kept_ = kNoTensor;  // the first one's, which later ones are added to

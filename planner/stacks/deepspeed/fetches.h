@@ -1,6 +1,9 @@
 // ZeRO-3's all-gathers of parameters in one micro-batch, by the coordinator's own rules.
 #pragma once
 
+#include <array>
+
+#include "planner/memory/start.h"
 #include "planner/program/messages.h"
 #include "planner/stacks/deepspeed/layout.h"
 
@@ -25,6 +28,12 @@ struct Gathered {
 };
 Gathered gathered_along(const ModelParts& parts, const FlatLayout& layout, const Engine& engine,
                         const models::Strategy& strategy, bool blocks = false);
+
+// The same as requests to the allocator, of the first step and of each that follows.
+// `accumulates`: several micro-batches.
+std::array<Gathers, 2> gather_requests(const ModelParts& parts, const FlatLayout& layout,
+                                       const Engine& engine, const models::Strategy& strategy,
+                                       bool accumulates);
 
 // Layers, as the backward comes to them, that can be planned with the same.
 struct Stretch {

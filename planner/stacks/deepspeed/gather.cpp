@@ -159,10 +159,19 @@ void EngineWrapper::before_layers_backward() {
   gathered_ = gather(levels_.more, Phase::backward);
 }
 
+// Of a base that was cut in its place (start.cpp) this alone is a block that is made.
+Bytes EngineWrapper::trained_parts() const {
+  Bytes bytes;
+  for (const FlatLayout::Block& block : layout_.blocks())
+    for (const Parameter& p : block.all)
+      if (p.trainable) bytes += part_of(p) * block.count;
+  return bytes;
+}
+
 // A rank's parts: 16-bit parameters, masters, moments, gradients, and the bucket, which stage 3
 // allocates once. Small parameters stay gathered beside their parts.
 void EngineWrapper::declare_shards() {
-  levels_ = strategy_.quantize ? packed_levels() : gather_levels();
+  levels_ = engine_.gathers_by_layer() ? levels_by_layer() : gather_levels();
   const FlatLayout::Shards& shards = layout_.shards();
   TensorId made = kNoTensor;
   const auto persistent = [&](const char* name, Bytes size, Category category) {
@@ -173,6 +182,7 @@ void EngineWrapper::declare_shards() {
     s_.states.parameters =
         persistent("lp_param_buffer", b_.rounded(shards.stored), Category::parameters);
     flat_ = made;
+    if (strategy_.quantize && b_.keeps_blocks()) b_.parts(flat_, {trained_parts()});
   }
   if (engine_.ranks > 1 || engine_.offload.params)
     s_.states.parameters += persistent("persistent_parameters",
@@ -189,6 +199,23 @@ void EngineWrapper::declare_shards() {
                          Category::communication, Residency::persistent);
 }
 
+// fp16 (stage3.py, has_overflow): torch.isinf of all gradients at once makes their magnitudes and
+// a byte of each, on the stream that reduces.
+void EngineWrapper::check_overflow(std::int64_t elements) {
+  if (engine_.model != DType::fp16) return;
+  const auto made = [&](const char* name, DType dtype) {
+    return b_.tensor_in(kNoGroup, name, bytes(elements, dtype), Category::temporaries,
+                        Residency::step, models::Stream::reduce);
+  };
+  const TensorId magnitudes = made("zero.overflow.abs", engine_.accumulation);
+  b_.op("zero.overflow", Phase::optimizer)
+      .write(magnitudes)
+      .write(made("zero.overflow.isinf", DType::boolean));
+  // Then isnan; of each answer one value is made.
+  const Bytes gradients = storage(Count(elements), engine_.accumulation);
+  b_.work().moves((4 * gradients + 4 * storage(Count(elements), DType::boolean)).real(), 6);
+}
+
 // One sub-group after another: flat 16-bit gradients, their fp32 copy, the optimizer's step. They
 // stand here once, for the largest; their work is that of all.
 void EngineWrapper::sub_group_step() {
@@ -199,6 +226,7 @@ void EngineWrapper::sub_group_step() {
     return;
   }
   const FlatLayout::Shards& shards = layout_.shards();
+  check_overflow(shards.trained);
   b_.op("zero.grad_norm", Phase::optimizer).scratch(bytes(shards.largest, DType::fp64));
   norm_work(shards.trained, engine_.accumulation);
   const TensorId flat = b_.tensor("zero.flat_grad", bytes(shards.sub_group, engine_.accumulation),

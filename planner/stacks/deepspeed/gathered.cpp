@@ -56,6 +56,10 @@ void Coordinator::count_gathered(bool flat) {
   if (flat) flats_.emplace_back();
   for (const std::size_t use : batch_) {
     Held& held = t_.parameters[t_.uses[use]];
+    if (flat)
+      flats_.back().parts[held.wide ? 1 : 0].push_back(t_.uses[use]);
+    else
+      held.block = take_block(held.padded);
     if (held.persistent) continue;
     const Bytes plain = held.packed ? Bytes(0) : held.padded;
     count(held.padded, plain);
@@ -65,13 +69,19 @@ void Coordinator::count_gathered(bool flat) {
     flats_.back().plain += plain;
     ++flats_.back().waited_for;
   }
+  if (flat) take_flat(flats_.back());
 }
 
 void Coordinator::wait(Held& held) {
   Flat& flat = flats_[std::exchange(held.flat, 0)];
   if (flat.waited_for == 0) return;
-  if (!std::exchange(flat.apart, true)) count(flat.bytes, flat.plain);
-  if (--flat.waited_for == 0) count(-flat.bytes, -flat.plain);
+  if (!std::exchange(flat.apart, true)) {
+    count(flat.bytes, flat.plain);
+    take_parts(flat);
+  }
+  if (--flat.waited_for > 0) return;
+  count(-flat.bytes, -flat.plain);
+  for (std::int32_t& block : flat.blocks) drop_block(block);
 }
 
 void Coordinator::leave_copies(const Step& step) {
@@ -79,6 +89,10 @@ void Coordinator::leave_copies(const Step& step) {
     Held& held = t_.parameters[t_.uses[use]];
     if (!held.packed || held.persistent || std::exchange(held.elsewhere, true)) continue;
     count(-held.padded, Bytes(0));
+    if (engine_.packed_copy == PackedCopy::graph)
+      left_.push_back(std::exchange(held.block, -1));
+    else
+      drop_block(held.block);
   }
 }
 

@@ -173,6 +173,9 @@ std::int64_t EngineWrapper::begin_of(const HookRun& run, const Hook& hook,
                           run.begin + repeat * run.elements + hook.offset);
 }
 
+// Stage 1: a gradient that is larger than the bucket is reduced where it lies, and of another
+// rank's parameter nobody lets it go before the step (stage_1_and_2.py, reduce_ipg_grads: only
+// copy_grads_in_partition does). Where a run has both it counts as staying.
 bool EngineWrapper::stays(const HookRun& run, const Hook& hook) const {
   if (engine_.stage != 1 || hook.elements <= engine_.options.reduce_bucket_size) return false;
   const Together mine(layout_, engine_.rank);

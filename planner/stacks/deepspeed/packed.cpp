@@ -22,7 +22,7 @@ using models::Residency;
 using models::Stream;
 
 // The layers' backward is planned run by run.
-Levels EngineWrapper::packed_levels() {
+Levels EngineWrapper::levels_by_layer() {
   if (engine_.ranks == 1 && !engine_.offload.params) return {};
   const Gathered gathered = gathered_along(parts_, layout_, engine_, strategy_, b_.keeps_blocks());
   const auto level = [](const GatheredBlocks& from) { return Level{from.bytes, from.blocks}; };

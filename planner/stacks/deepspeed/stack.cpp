@@ -77,12 +77,12 @@ void add_assumptions(const Engine& engine, const models::Strategy& s,
         "bitsandbytes 0.50.2, autograd/_functions.py, MatMul4Bit, nn/modules.py, Linear8bitLt; "
         "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py, "
         "update_recompute_parameters");
-  if (s.lora && !s.quantize && engine.stage == 3 && engine.ranks > 1 &&
-      s.use_reentrant.value_or(false) && models::decisions::recomputes_layers(s.recompute.kind))
-    out.push_back({"frozen weights held", "\"peak 2 %, reserved 32 % too low\"", "assumed",
-                   "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py, "
-                   "update_recompute_parameters: behind a reentrant checkpoint all stay to the "
-                   "backward's end, in a run of 8B; planned as let go layer by layer"});
+  if (engine.holds_frozen && !s.quantize && engine.ranks > 1)
+    say("frozen weights",
+        "stay gathered from a reentrant checkpoint's second forward to the backward's end: all of "
+        "them, by then; with --use-reentrant no they go layer by layer",
+        "deepspeed 0.19.8, runtime/zero/partitioned_param_coordinator.py, "
+        "update_recompute_parameters; tests/golden/deepspeed_held.json");
   if (models::rule_of(s.optimizer).deepspeed.type == nullptr)
     say("optimizer", package_name(engine),
         "transformers 5.17, integrations/deepspeed.py, deepspeed_optim_sched; "
@@ -348,7 +348,7 @@ void write_step(const Question& question, const ModelParts& parts, const pytorch
     refuse_few_buffers(parts, layout, engine, s);
   }
   const bool reduces = engine.stage == 1 || engine.stage == 2;
-  const bool splits = (reduces || (engine.stage == 3 && s.quantize && engine.ranks > 1)) &&
+  const bool splits = (reduces || (engine.gathers_by_layer() && engine.ranks > 1)) &&
                       checkpoints_by_layer(s.recompute);
   const auto write = [&](const ModelParts& used) {
     const auto writer = step_writer(step.program, used, s, question.batch, rules, engine);

@@ -7,6 +7,7 @@
 // (tools/oracle/deepspeed_measure.py --start CASE).
 #include "models/optimizers.h"
 #include "planner/stacks/deepspeed/engine_wrapper.h"
+#include "planner/stacks/deepspeed/fetches.h"
 
 namespace plimsoll::planner::deepspeed {
 
@@ -28,18 +29,93 @@ void EngineWrapper::flattened_start(Start& start) const {
   start.drop(0, built - 1);
 }
 
-// Stage 3: a packed base is built whole on each GPU, and then cut (Transformers makes no zero.Init
-// around it).
+Bytes EngineWrapper::whole_of(const Parameter& p) const {
+  return b_.rounded(storage(Count(p.elements), layout_.stored(p)));
+}
+
+// This rank's.
+Bytes EngineWrapper::part_of(const Parameter& p) const {
+  return b_.rounded(storage(Count(ceil_divide(p.elements, engine_.ranks)), layout_.stored(p)));
+}
+
+// A base as it is packed, one weight after another: in 16 bits, its scales and tables, which stay,
+// and packed. Adapters come behind it. What is held, in the order of the model.
+std::vector<std::int32_t> EngineWrapper::build_whole_base(Start& start) const {
+  std::vector<std::int32_t> whole;
+  auto kept = frozen_.begin();
+  for (const FlatLayout::Block& block : layout_.blocks()) {
+    std::vector<std::pair<decltype(kept), decltype(kept)>> beside;
+    for (const Parameter& p : block.all) {
+      const auto first = kept;
+      if (!p.trainable) kept += std::ssize(beside_packed(p, strategy_)) + (keeps_copy(p) ? 1 : 0);
+      beside.emplace_back(first, kept);
+    }
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (std::size_t j = 0; j < block.all.size(); ++j) {
+        const Parameter& p = block.all[j];
+        std::int32_t unpacked = -1;
+        if (p.packed != nullptr)
+          unpacked = start.hold(storage(Count(p.unpacked.values()), engine_.model));
+        for (auto of = beside[j].first; of != beside[j].second; ++of)
+          if (*of != kNoTensor) start.take_instance(*of, block.count > 1 ? i : -1);
+        whole.push_back(p.adapter ? -1 : start.hold(whole_of(p)));
+        if (unpacked >= 0) start.drop(unpacked);
+      }
+  }
+  for (; kept != frozen_.end(); ++kept) start.take(*kept);
+  std::size_t at = 0;
+  for (const FlatLayout::Block& block : layout_.blocks())
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (const Parameter& p : block.all)
+        if (std::int32_t& held = whole[at++]; held < 0) held = start.hold(whole_of(p));
+  return whole;
+}
+
+// Stage 3: a packed base is built whole on each GPU, and then cut, one parameter after another, in
+// the places that others left (Transformers makes no zero.Init around it). The frozen ones' parts
+// stay there; the trained ones' go to the host, the cache is emptied, and they come back as one
+// (zero/utils.py, defragment).
+void EngineWrapper::cut_whole_base(Start& start) const {
+  const std::vector<std::int32_t> whole = build_whole_base(start);
+  std::vector<std::int32_t> trained;
+  std::size_t at = 0;
+  for (const FlatLayout::Block& block : layout_.blocks())
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (std::size_t j = 0; j < block.all.size(); ++j) {
+        const Parameter& p = block.all[j];
+        if (!engine_.offload.params || block.persistent[j]) {
+          if (p.trainable)
+            trained.push_back(start.hold(part_of(p)));
+          else
+            start.keep(part_of(p));
+        }
+        start.drop(whole[at++]);
+      }
+  for (const std::int32_t part : trained) start.drop(part);
+  start.flush();
+}
+
 void EngineWrapper::sharded_start(Start& start) const {
-  const std::int32_t built = start.held();
-  for (const TensorId frozen : frozen_) start.take(frozen);
   if (strategy_.quantize)
-    for (const FlatLayout::Block& block : layout_.blocks())
-      for (std::int64_t i = 0; i < block.count; ++i)
-        for (const Parameter& p : block.all)
-          start.hold(b_.rounded(storage(Count(p.elements), layout_.stored(p))));
+    cut_whole_base(start);
+  else
+    for (const TensorId frozen : frozen_) start.take(frozen);
   if (flat_ != kNoTensor) start.take(flat_);
-  if (start.held() > built) start.drop(built, start.held() - 1);
+  if (engine_.ranks > 1 || engine_.offload.params)
+    start.set_gathers(gather_requests(parts_, layout_, engine_, strategy_, s_.micros > 1));
+}
+
+// A copy of each sub-group, of which its masters are a clone; it goes when the next one is there
+// (_create_fp32_partitions).
+void EngineWrapper::masters_by_sub_group(Start& start) const {
+  std::int32_t copy = -1;
+  for (const std::int64_t elements : layout_.shards().sub_groups) {
+    const std::int32_t next = start.hold(bytes(elements, engine_.state));
+    if (copy >= 0) start.drop(copy);
+    start.keep(bytes(elements, engine_.state));
+    copy = next;
+  }
+  if (copy >= 0) start.drop(copy);
 }
 
 // Masters are cast from a copy; then gradients of zeros for the optimizer stand once, for its
@@ -61,9 +137,10 @@ void EngineWrapper::add_start(Start& start) const {
     if (!sharded) start.drop(start.hold(gradients(masters)));
     return;
   }
-  if (cast || sharded) {
-    const std::int32_t copy =
-        start.hold(sharded ? bytes(masters, engine_.state) : gradients(masters));
+  if (sharded) {
+    masters_by_sub_group(start);
+  } else if (cast) {
+    const std::int32_t copy = start.hold(gradients(masters));
     start.take(masters_);
     start.drop(copy);
   } else {

@@ -197,7 +197,9 @@ class Tracer {
   // head past its hooks. Returns the step of the module whose forward makes the loss.
   std::size_t containers(When when) {
     if (strategy_.lora) trace_.add({.when = when}, {});
-    trace_.add({.when = when}, reads_head_weight(strategy_) ? head() : std::vector<std::size_t>());
+    const bool reads = reads_head_weight(strategy_);
+    trace_.add({.when = when, .finds_head = reads && when == When::forward},
+               reads ? head() : std::vector<std::size_t>());
     trace_.add({.when = when}, {});
     return trace_.steps.size() - 2;
   }

@@ -19,6 +19,7 @@ struct TraceStep {
   Message::When when = Message::When::forward;
   std::int64_t number = -1;  // of the layer
   bool again = false;  // a forward that a checkpoint runs again
+  bool finds_head = false;  // its forward reads the head's weight, whose module is not called
   bool leaves_copies = false;  // its forward: of packed weights, to others (Engine::packed_copy)
 };
 
@@ -38,6 +39,7 @@ struct Held {
   bool under_way = false;  // gathered ahead, and no module has waited for it
   bool elsewhere = false;  // what was gathered is an other's by now
   std::size_t flat = 0;  // the buffer that it was gathered in with others
+  std::int32_t block = -1;  // its own, where requests are recorded
   std::int64_t read_to = -1;  // the step of the last use that the queue has passed
   int active = 0;  // modules that have begun and not ended
 };

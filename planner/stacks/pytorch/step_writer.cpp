@@ -98,13 +98,20 @@ void StepWriter::micro_batch(std::int64_t index, SymInt times) {
   for (std::size_t r = s_.runs.size(); r-- > 0;) layers_backward(r);
   embedding_.backward();
   if (s_.offloading != nullptr) s_.offloading->finish();
-  if (s_.reentrant() && !wrapper_->leaves_checkpoints()) {
-    s_.b.open(models::kNoGroup, true, s_.times);
-    checkpoints_.leave_all();
-    s_.b.close();
-  }
+  if (!wrapper_->ends_before_graph()) leave_checkpoints();
   wrapper_->end_backward();
+  if (wrapper_->ends_before_graph()) {
+    leave_checkpoints();
+    embedding_.leave_leaf();
+  }
   if (s_.graph_keeps() && !models::is_litgpt(s_.strategy.code)) drop_graph();
+}
+
+void StepWriter::leave_checkpoints() {
+  if (!s_.reentrant() || wrapper_->leaves_checkpoints()) return;
+  s_.b.open(models::kNoGroup, true, s_.times);
+  checkpoints_.leave_all();
+  s_.b.close();
 }
 
 // Autograd's nodes go with the loss, whose name is the loop's: what attributes of them hold lives

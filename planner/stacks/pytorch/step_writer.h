@@ -49,7 +49,7 @@ class StepWriter {
   void write_sequence_messages(Messages& out) const;  // sequence_messages.cpp
   void layers_forward(std::size_t run), layers_backward(std::size_t run);
   void enter_checkpoint(std::size_t run, std::size_t last);
-  void drop_graph();
+  void drop_graph(), leave_checkpoints();
 
   Step s_;
   Checkpoints checkpoints_;

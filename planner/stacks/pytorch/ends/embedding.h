@@ -14,6 +14,7 @@ class EmbeddingWriter : private StepPart {
   EmbeddingWriter(Step& step, Wrapper& wrapper) : StepPart(step), wrapper_(wrapper) {}
   void forward();
   void backward();
+  void leave_leaf();  // an embedding's output that was asked to require a gradient, and that
 
  private:
   bool own_decoder() const { return d_.bare || regime_.patch.own_decoder; }

@@ -37,7 +37,8 @@ void EmbeddingWriter::backward() {
   if (s_.d_embedded != kNoTensor) d = gradients(sum_gradient());
   if (parts_.prefix_tokens > 0) prefix_gradients();
   auto done = b_.op("embeddings", Phase::backward).release(s_.end.seed);
-  if (s_.leaf_input()) done.release(s_.front.looked_up).release(d);
+  s_.front.looked_up_grad = d;
+  if (s_.leaf_input() && !wrapper_.ends_before_graph()) done.release(s_.front.looked_up).release(d);
   // Their inputs are token ids: no gradient's arrival reduces these units, but the end does.
   const TensorId first = s_.runs.front().units.front().reduce_in;
   const auto post = [&](Unit& unit, Ref previous) {
@@ -49,6 +50,14 @@ void EmbeddingWriter::backward() {
   if (s_.d_embedded != kNoTensor || s_.embedding.full_backward == kNoTensor)
     post(s_.embedding, after_root);
   if (rules_.hold_outputs) b_.op("model.outputs", Phase::backward).release(s_.end.returned_logits);
+  b_.close();
+}
+
+void EmbeddingWriter::leave_leaf() {
+  if (!s_.leaf_input()) return;
+  b_.open(kNoGroup, true, s_.times);
+  b_.op("loss.graph", Phase::backward).release(s_.front.looked_up).release(s_.front.looked_up_grad);
+  b_.work().moves(0, 0);
   b_.close();
 }
 

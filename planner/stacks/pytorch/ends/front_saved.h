@@ -17,6 +17,7 @@ struct PromptSaved {
 // which the model makes `embedded`.
 struct FrontSaved {
   TensorId looked_up = kNoTensor, embedded = kNoTensor;
+  TensorId looked_up_grad = kNoTensor;  // where it is a leaf
   TensorId position_ids = kNoTensor, position_rows = kNoTensor, positions = kNoTensor;
   TensorId padding_mask = kNoTensor;  // see count_positions()
   TensorId alibi = kNoTensor;

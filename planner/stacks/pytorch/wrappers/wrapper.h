@@ -46,6 +46,8 @@ class Wrapper : public GradientSink, protected StepPart {
   virtual void before_backward(Unit& /*unit*/) {}
   virtual void after_backward(Unit& /*unit*/, Ref /*previous*/) {}
   virtual void end_backward() {}
+  // Whether that comes before autograd's graph goes, which has the layers' first input.
+  virtual bool ends_before_graph() const { return false; }
   // Whether after_backward lets go of what a reentrant checkpoint's frame holds.
   virtual bool leaves_checkpoints() const { return false; }
 
