@@ -106,7 +106,7 @@ void Changes::add_free() {
   if (models::decisions::reentrant_checkpoints(s))
     add(
         Price::nothing, "--use-reentrant no", [](Question& c) { c.strategy.use_reentrant = false; },
-        "gradient_checkpointing_kwargs={'use_reentrant': False}");
+        "gradient_checkpointing_kwargs' use_reentrant=False");
   // GEMMs read a frozen base in 16 bits either way.
   if (s.lora && stack.mixed_is_autocast && is_mixed(s.precision) &&
       s.param_dtype.value_or(DType::fp32) == DType::fp32)

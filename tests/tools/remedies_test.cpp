@@ -134,6 +134,12 @@ TEST_CASE("where reentrant checkpoints are what is too much, a plan says so") {
   REQUIRE(found != before.remedies.end());
   CHECK(found->fits);
   CHECK(found->saves > 120_GiB);
+  // Where a trainer says so of itself, too: its defaults are no choice of the user's.
+  Given of_trainer = given;
+  of_trainer.back() = {"trainer", "llamafactory"};
+  const reports::Plan trained = plan("llama-3.1-70b", of_trainer, true);
+  CHECK_FALSE(trained.fits);
+  CHECK(std::ranges::count(trained.remedies, "--use-reentrant no", &reports::Remedy::option) == 1);
   given.back().second = "no";
   for (const reports::Remedy& remedy : plan("llama-3.1-70b", given, true).remedies)
     CHECK(remedy.option.find("use-reentrant") == std::string::npos);

@@ -273,8 +273,8 @@ class Merger {
       std::string& list = said && !agrees ? left : taken;
       list += fmt::format("{}--{} {}", list.empty() ? "" : ", ", one.option, value);
       if (said) continue;
+      // Not in `set`: it is where a user of the trainer begins, and a remedy may say otherwise.
       out_.options.add(one.option, std::string(value), called + ": " + std::string(one.source));
-      out_.set.emplace_back(one.option);
     }
     out_.notes.push_back(fmt::format("{} ({}): {}", called, trainer->source, taken));
     if (!left.empty())
