@@ -136,7 +136,7 @@ class StrayCharacter {
   }
   void skip_string(char quote) {
     const std::string three(3, quote);
-    const bool lines = text_.substr(at_).starts_with(three);
+    const bool lines = !key_ && text_.substr(at_).starts_with(three);  // no key is one
     const std::string_view mark = std::string_view(three).substr(0, lines ? 3 : 1);
     at_ += mark.size();
     skip_to(mark, quote == kBasic);

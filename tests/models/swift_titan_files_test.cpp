@@ -224,10 +224,10 @@ TEST_CASE("TOML that is none, or is too much, is an error with its line") {
   CHECK(says(no(std::string("a = '\0'", 7)), "t.toml: not TOML"));
   CHECK(says(no("\xff\xfe"), "t.toml: not TOML"));
   // Outside of strings and comments; of some of these toml++ thinks that they cannot be.
-  for (const char* stray :
-       {"a = \xc9\xa5", "a = 1\xc2\xa0", "a = [\xe2\xb1\x9e 1]", "\xc3\xa9 = 1",
-        "a= 11_7;{\"\xcb\xbdl1", "a = 1.\"\xcb\xbd\"", "a = [1][\"\xcb\xbd\"]",
-        "a = 1, \"\xcb\xbd\"", "a = = \"\xcb\xbd\"", "a = {b = 1}.\"\xcb\xbd\""})
+  for (const char* stray : {"a = \xc9\xa5", "a = 1\xc2\xa0", "a = [\xe2\xb1\x9e 1]", "\xc3\xa9 = 1",
+                            "a= 11_7;{\"\xcb\xbdl1", "a = 1.\"\xcb\xbd\"", "a = [1][\"\xcb\xbd\"]",
+                            "\"\"\"fe\\\xc7\xae\"\"\"]", "a = 1, \"\xcb\xbd\"",
+                            "a = = \"\xcb\xbd\"", "a = {b = 1}.\"\xcb\xbd\""})
     CHECK(says(no("b = 1\n" + std::string(stray)),
                "not ASCII outside of strings and comments, or a quote or bracket where nothing "
                "begins (line 2)"));
