@@ -228,9 +228,7 @@ TEST_CASE("TOML that is none, or is too much, is an error with its line") {
                             "a= 11_7;{\"\xcb\xbdl1", "a = 1.\"\xcb\xbd\"", "a = [1][\"\xcb\xbd\"]",
                             "\"\"\"fe\\\xc7\xae\"\"\"]", "a = 1, \"\xcb\xbd\"",
                             "a = = \"\xcb\xbd\"", "a = {b = 1}.\"\xcb\xbd\""})
-    CHECK(says(no("b = 1\n" + std::string(stray)),
-               "not ASCII outside of strings and comments, or a quote or bracket where nothing "
-               "begins (line 2)"));
+    CHECK(says(no("b = 1\n" + std::string(stray)), "t.toml: not TOML: "));
   CHECK(models::json_from_toml(
             "\xef\xbb\xbf"
             "a = '\xc3\xa9' # \xc3\xa9\n\"\xc3\xa9\\\"\" = \"\"\"\\\"\xc3\xa9\n\"\xc3\xa9\"\"\"\n",
