@@ -83,6 +83,7 @@ class Replay {
                  static_cast<std::uint64_t>(event.bytes.value()));
       hash.add(std::int64_t{-4});
     }
+    hash.add(std::int64_t{start_.needs_what_is_held()});
     hash.add(std::int64_t{conf_.expandable_segments});
     hash.add(conf_.max_split_size ? conf_.max_split_size->value() : -1);
     hash.add(conf_.max_non_split_rounding.value());
@@ -233,7 +234,7 @@ class Replay {
       } else if (event.kind == StartEvent::Kind::flush) {
         allocator_.empty_cache();
       } else if (!take_tensors(event, among)) {
-        if (held_.empty() || !may_flush_) return false;
+        if (held_.empty() || !may_flush_ || start_.needs_what_is_held()) return false;
         drop(0, static_cast<std::int32_t>(held_.size()) - 1);
         if (!take_tensors(event, among)) return false;
       }

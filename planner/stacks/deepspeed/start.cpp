@@ -47,7 +47,10 @@ std::vector<std::int32_t> EngineWrapper::build_whole_base(Start& start) const {
     std::vector<std::pair<decltype(kept), decltype(kept)>> beside;
     for (const Parameter& p : block.all) {
       const auto first = kept;
-      if (!p.trainable) kept += std::ssize(beside_packed(p, strategy_)) + (keeps_copy(p) ? 1 : 0);
+      const auto tensors =
+          p.trainable ? 0 : std::ssize(beside_packed(p, strategy_)) + (keeps_copy(p) ? 1 : 0);
+      check(frozen_.end() - kept >= tensors, ErrorKind::internal, "declare_frozen has them");
+      kept += tensors;
       beside.emplace_back(first, kept);
     }
     for (std::int64_t i = 0; i < block.count; ++i)
@@ -76,6 +79,7 @@ std::vector<std::int32_t> EngineWrapper::build_whole_base(Start& start) const {
 // stay there; the trained ones' go to the host, the cache is emptied, and they come back as one
 // (zero/utils.py, defragment).
 void EngineWrapper::cut_whole_base(Start& start) const {
+  start.need_what_is_held();
   const std::vector<std::int32_t> whole = build_whole_base(start);
   std::vector<std::int32_t> trained;
   std::size_t at = 0;
