@@ -156,7 +156,7 @@ Function norm_function(const NormPart& part, const NormInput& x, const Regime& r
 
 TapePart norm_tape(const ModuleNames& names, const NormPart& part, const NormInput& x,
                    const Regime& regime) {
-  static tape::Rules<1u << 13> rules;
+  static tape::Rules<1u << 14> rules;
   std::size_t key = static_cast<std::size_t>(part.kind);
   key = key << 2 | tape::dtype_bits(x.dtype);
   key = key << 2 | tape::dtype_bits(regime.norm);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "models/base/error.h"
 #include "planner/stacks/pytorch/tape/lowering.h"
 
 namespace plimsoll::planner::tape {
@@ -48,6 +49,7 @@ class Rules {
  public:
   template <class Make>
   const Rule& find(std::size_t key, Make&& make) {
+    check(key < Count, ErrorKind::internal, "a rule's number");
     std::atomic<const Rule*>& at = all_[key];
     if (const Rule* rule = at.load(std::memory_order_acquire)) return *rule;
     auto made = std::make_unique<Rule>(make());
