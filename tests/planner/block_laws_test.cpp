@@ -38,7 +38,7 @@ class InUse {
     Bytes& there = bytes_[static_cast<std::size_t>(request.block)];
     if (request.kind == Kind::take_and_free) {
       highest_ = std::max(highest_, now_ + request.bytes);
-    } else if (request.kind == Kind::free) {
+    } else if (request.kind == Kind::free || request.kind == Kind::discount) {
       now_ -= std::exchange(there, Bytes(0));
     } else if (request.kind == Kind::adopt) {
       Bytes& from = bytes_[static_cast<std::size_t>(request.from)];
@@ -47,6 +47,7 @@ class InUse {
       take(request);
     }
   }
+  void keep(Bytes bytes) { highest_ = now_ += bytes; }
   // Since it was asked last.
   Bytes highest() { return std::exchange(highest_, now_); }
 
@@ -67,6 +68,8 @@ std::string disagreeing(const planner::StackStep& step) {
   for (const auto* among : {&requests.staying(), &requests.later()})
     for (const std::int32_t i : *among)
       requests.each_part(i, [&](const planner::Request& part) { use.take(part); });
+  for (const planner::StartEvent& event : step.start.events())
+    if (event.kind == planner::StartEvent::Kind::keep) use.keep(event.bytes);
   auto request = requests.of_step().begin();
   std::set<std::string> found;
   for (std::size_t s = 0; s < timeline.steps.size(); ++s) {

@@ -54,8 +54,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void drop_graph();
   TensorId gather(const Level& level, Phase phase);
   void release_gathered(TensorId& gathered, Phase phase);
-  void declare_shards();
-  void sub_group_step(), check_overflow(std::int64_t elements);
+  void declare_shards(), sub_group_step(), check_overflow(std::int64_t elements);
 
   // Hooks, and what they fill (hooks.h, hooks.cpp).
   using Order = std::vector<Parameter>;
@@ -85,7 +84,8 @@ class EngineWrapper final : public pytorch::Wrapper {
   void flattened_start(Start&start) const, sharded_start(Start&start) const;
   void cut_whole_base(Start&start) const, masters_by_sub_group(Start&start) const;
   std::vector<std::int32_t> build_whole_base(Start& start) const;
-  Bytes whole_of(const Parameter&p) const, part_of(const Parameter&p) const, trained_parts() const;
+  Bytes whole_of(const Parameter&p) const, part_of(const Parameter&p) const,
+      parts_that_train(bool train) const;
   bool keeps_copy(const Parameter& p) const;  // beside what is cut
   void declare_frozen(), declare_optimizer(std::int64_t elements);
   bool steps_with_package() const;

@@ -159,12 +159,13 @@ void EngineWrapper::before_layers_backward() {
   gathered_ = gather(levels_.more, Phase::backward);
 }
 
-// Of a base that was cut in its place (start.cpp) this alone is a block that is made.
-Bytes EngineWrapper::trained_parts() const {
+// Of a base that was cut in its place (start.cpp) the frozen ones are blocks of their own, and the
+// trained ones alone a block that is made.
+Bytes EngineWrapper::parts_that_train(bool train) const {
   Bytes bytes;
   for (const FlatLayout::Block& block : layout_.blocks())
     for (const Parameter& p : block.all)
-      if (p.trainable) bytes += part_of(p) * block.count;
+      if (p.trainable == train) bytes += part_of(p) * block.count;
   return bytes;
 }
 
@@ -180,9 +181,12 @@ void EngineWrapper::declare_shards() {
   };
   if (!engine_.offload.params) {
     s_.states.parameters =
-        persistent("lp_param_buffer", b_.rounded(shards.stored), Category::parameters);
+        persistent("lp_param_buffer",
+                   strategy_.quantize ? parts_that_train(false) + parts_that_train(true)
+                                      : b_.rounded(shards.stored),
+                   Category::parameters);
     flat_ = made;
-    if (strategy_.quantize && b_.keeps_blocks()) b_.parts(flat_, {trained_parts()});
+    if (strategy_.quantize && b_.keeps_blocks()) b_.parts(flat_, {parts_that_train(true)});
   }
   if (engine_.ranks > 1 || engine_.offload.params)
     s_.states.parameters += persistent("persistent_parameters",
@@ -208,9 +212,10 @@ void EngineWrapper::check_overflow(std::int64_t elements) {
                         Residency::step, models::Stream::reduce);
   };
   const TensorId magnitudes = made("zero.overflow.abs", engine_.accumulation);
-  b_.op("zero.overflow", Phase::optimizer)
-      .write(magnitudes)
-      .write(made("zero.overflow.isinf", DType::boolean));
+  const TensorId infinite = made("zero.overflow.isinf", DType::boolean);
+  b_.op("zero.overflow", Phase::optimizer).write(magnitudes);
+  b_.op("zero.overflow", Phase::optimizer).read(magnitudes).write(infinite);
+  b_.op("zero.overflow", Phase::optimizer).read(infinite);
   // Then isnan; of each answer one value is made.
   const Bytes gradients = storage(Count(elements), engine_.accumulation);
   b_.work().moves((4 * gradients + 4 * storage(Count(elements), DType::boolean)).real(), 6);
