@@ -83,7 +83,7 @@ class Replay {
                  static_cast<std::uint64_t>(event.bytes.value()));
       hash.add(std::int64_t{-4});
     }
-    hash.add(std::int64_t{start_.needs_what_is_held()});
+    hash.add(std::int64_t{start_.lets_go_where_short()});
     hash.add(std::int64_t{conf_.expandable_segments});
     hash.add(conf_.max_split_size ? conf_.max_split_size->value() : -1);
     hash.add(conf_.max_non_split_rounding.value());
@@ -214,8 +214,6 @@ class Replay {
     return true;
   }
 
-  // Where there is no room beside what is held, a stack does without the latter (DeepSpeed moves
-  // its parameters to the host before it flattens them).
   bool happen(const std::vector<StartEvent>& events, const std::vector<std::int32_t>& among) {
     const auto drop = [&](std::int32_t first, std::int32_t last) {
       for (std::int32_t i = first; i <= last; ++i) free(held_[static_cast<std::size_t>(i)]);
@@ -234,7 +232,7 @@ class Replay {
       } else if (event.kind == StartEvent::Kind::flush) {
         allocator_.empty_cache();
       } else if (!take_tensors(event, among)) {
-        if (held_.empty() || !may_flush_ || start_.needs_what_is_held()) return false;
+        if (held_.empty() || !may_flush_ || !start_.lets_go_where_short()) return false;
         drop(0, static_cast<std::int32_t>(held_.size()) - 1);
         if (!take_tensors(event, among)) return false;
       }

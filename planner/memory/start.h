@@ -56,10 +56,10 @@ class Start {
   }
   void drop(std::int32_t held) { drop(held, held); }
   std::int32_t held() const { return held_; }
-  // Where there is no room for what is taken beside what is held, the start fails. Else the latter
-  // goes first.
-  void need_what_is_held() { needs_held_ = true; }
-  bool needs_what_is_held() const { return needs_held_; }
+  // Where there is no room for what is taken beside what is held, the latter goes first. Else the
+  // start fails.
+  void let_go_where_short() { lets_go_ = true; }
+  bool lets_go_where_short() const { return lets_go_; }
   void keep(Bytes bytes) { add({StartEvent::Kind::keep, 0, 0, bytes}); }
   const std::vector<StartEvent>& events() const { return events_; }
 
@@ -92,7 +92,7 @@ class Start {
   ScratchBlocks scratch_;
   std::array<Gathers, 2> gathers_;
   std::int32_t held_ = 0;
-  bool later_ = false, needs_held_ = false;
+  bool later_ = false, lets_go_ = false;
 };
 
 }  // namespace plimsoll::planner

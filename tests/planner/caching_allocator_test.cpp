@@ -113,9 +113,11 @@ TEST_CASE("what a start leaves in the cache is reserved, and given back where ro
   CHECK(reserved(200_MiB, start) == 160_MiB);  // the cached segment is given back
   CHECK(reserved(160_MiB, start) == 160_MiB);
   CHECK(reserved(159_MiB, start) == Bytes(-1));
-  // No room for both at once: what was built goes first, as over the host.
+  // No room for both at once: what was built goes first, as over the host, where the stack can.
   program.tensors[1].bytes = 2_MiB;
   const planner::Timeline small = planner::unroll(program);
+  CHECK_FALSE(planner::replay(program, small, {.limit = 100_MiB}, start).fits);
+  start.let_go_where_short();
   const planner::Reserved tight = planner::replay(program, small, {.limit = 100_MiB}, start);
   CHECK(tight.fits);
   CHECK(tight.reserved == 84_MiB);  // 64, and a segment of 20 MiB for the step

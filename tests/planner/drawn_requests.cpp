@@ -99,6 +99,7 @@ class Draw {
         start.take(tensor, std::min<TensorId>(last, tensor + pick(0, 3)));
       }
     }
+    if (start.held() % 2 == 1) start.let_go_where_short();
     if (once_in(3)) start.take_at_first_use(pick(0, last));
     if (once_in(3)) {
       start.before_second_step();

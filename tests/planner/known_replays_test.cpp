@@ -53,6 +53,7 @@ const std::vector<Change>& changes() {
       [](DrawnRequests& d, std::size_t which) { take_one(d, which, 1); },
       [](DrawnRequests& d, std::size_t) { d.start.take_model(); },
       [](DrawnRequests& d, std::size_t) { d.start.keep(7_MiB); },
+      [](DrawnRequests& d, std::size_t) { d.start.let_go_where_short(); },
       [](DrawnRequests& d, std::size_t) {
         d.start.drop(d.start.hold(50_MiB));
         d.start.flush();

@@ -139,8 +139,8 @@ class Naive {
       } else if (event.kind == StartEvent::Kind::model) {
         if (!model()) return false;
       } else if (!take_tensors(event, later)) {
-        // Without what is held, where there was no room beside it.
-        if (count_ == 0 || !may_flush_) return false;
+        // Without what is held, where there was no room beside it and the stack can.
+        if (count_ == 0 || !may_flush_ || !start_.lets_go_where_short()) return false;
         for (int i = 0; i < count_; ++i) let_go(i);
         if (!take_tensors(event, later)) return false;
       }

@@ -258,6 +258,18 @@ TEST_CASE("a clamp keeps what went in, and compares it with each bound again") {
 // Two parts joined, and one of them handed on by a sum: its gradient is a view of the whole's,
 // which is as long, and no sum down to the part is made; the other one's column is summed to a
 // parameter.
+TEST_CASE("a table of rules has those of its own numbers, and no other") {
+  const auto make = [] {
+    Function f;
+    f.result(f.apply(Kind::negate, f.given({kAll, DType::bf16}, false)));
+    return f;
+  };
+  Rules<4> rules;
+  CHECK(&rules.find(3, make) == &rules.find(3, make));
+  CHECK(&rules.find(3, make) != &rules.find(2, make));
+  CHECK_THROWS_AS(rules.find(4, make), Error);
+}
+
 TEST_CASE("a part's gradient that is handed on stays a view of the whole's") {
   Function f;
   const ValueId a = f.given({kAll, DType::fp32}, true);

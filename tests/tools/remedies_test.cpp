@@ -145,6 +145,19 @@ TEST_CASE("where reentrant checkpoints are what is too much, a plan says so") {
     CHECK(remedy.option.find("use-reentrant") == std::string::npos);
 }
 
+// Mixtral's experts are not packed: 84 GiB of them are whole on each GPU before ZeRO-3 cuts them,
+// which giving cached memory back does not spare.
+TEST_CASE("a base that is whole before it is cut has to have its room") {
+  const Given given{
+      {"stack", "deepspeed"}, {"zero", "3"},         {"gpus", "4"},
+      {"gpu", "a100-80gb"},   {"lora-rank", "8"},    {"lora-targets", "q_proj,v_proj"},
+      {"quantize", "int8"},   {"recompute", "full"}, {"seq-len", "512"}};
+  const reports::Plan whole = plan("mixtral-8x7b", given, false);
+  CHECK(whole.peak < 60_GiB);
+  CHECK_FALSE(whole.fits);
+  CHECK_FALSE(whole.flushing);
+}
+
 // What is planned without a technique is what the command line plans with the other option in its
 // place; and with a technique, what it plans with that.
 TEST_CASE("each saving, asked for on the command line, needs what it says") {

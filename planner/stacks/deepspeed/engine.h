@@ -50,7 +50,7 @@ struct Engine {
 
   // In place of nn.Linear's (runtime/zero/linear.py); Conv1D stays torch's.
   bool has_own_linear() const { return stage == 3; }
-  // What is gathered follows the trace of modules, layer by layer (packed.cpp).
+  // What is gathered follows the trace of modules, layer by layer (gather_by_layer.cpp).
   bool gathers_by_layer() const {
     return stage == 3 && (packed_copy != PackedCopy::nobody || holds_frozen);
   }

@@ -48,7 +48,7 @@ class EngineWrapper final : public pytorch::Wrapper {
   void write_messages(Messages& out) override;  // messages.cpp
 
  private:
-  // Stage 3: gather.cpp, packed.cpp.
+  // Stage 3: gather.cpp, gather_by_layer.cpp.
   Levels gather_levels() const, levels_by_layer();
   Bytes in_graph(const Run& run, std::size_t j) const;
   void drop_graph();

@@ -1,5 +1,5 @@
 // What ZeRO-3 has gathered at a time, along the trace of modules (coordinator.h), beside parameters
-// that stay and packed weights that others have (packed.cpp).
+// that stay and packed weights that others have (gather_by_layer.cpp).
 #include <algorithm>
 
 #include "planner/stacks/deepspeed/coordinator.h"

@@ -15,6 +15,8 @@ namespace plimsoll::planner::deepspeed {
 // place until it is there (stage 0 flattens clones of them). The cache was emptied before, when
 // nothing was in it yet.
 void EngineWrapper::flattened_start(Start& start) const {
+  start
+      .let_go_where_short();  // the engine moves its parameters to the host before it flattens them
   const auto parameters = [&] {
     for (const FlatLayout::Block& block : layout_.blocks())
       for (std::int64_t i = 0; i < block.count; ++i)
@@ -79,7 +81,6 @@ std::vector<std::int32_t> EngineWrapper::build_whole_base(Start& start) const {
 // stay there; the trained ones' go to the host, the cache is emptied, and they come back as one
 // (zero/utils.py, defragment).
 void EngineWrapper::cut_whole_base(Start& start) const {
-  start.need_what_is_held();
   const std::vector<std::int32_t> whole = build_whole_base(start);
   std::vector<std::int32_t> trained;
   std::size_t at = 0;

@@ -1,4 +1,5 @@
-// ZeRO-3 with a packed base: what is gathered when, and which copies stay.
+// ZeRO-3 with a packed base, or with frozen weights that reentrant checkpoints hold: what is
+// gathered when, and which copies stay.
 //
 // A packed weight is a parameter as others: it is cut, and gathered for its module; its scales and
 // tables are attributes of it and whole on each rank. bitsandbytes 0.50.2 (autograd/_functions.py,
