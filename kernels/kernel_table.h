@@ -22,6 +22,7 @@
 #include "kernels/expert_kernels.h"
 #include "kernels/float8_kernels.h"
 #include "kernels/layer_kernels.h"
+#include "kernels/low_rank_kernels.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/packed_weights.h"
 
@@ -32,6 +33,7 @@ struct KernelTable : LayerKernels,
                      ExpertKernels,
                      LossKernels,
                      OptimizerKernels,
+                     LowRankKernels,
                      PackedKernels,
                      Float8Kernels {};
 

@@ -112,6 +112,7 @@ inline constexpr OptimizerRule kGaLoreAdamW{.kind = Optimizer::galore,
                                             .name = "galore",
                                             .states = kGaLoreStates,
                                             .unfused = {.values = 12, .passes = 12},
+                                            .in_runtime = true,
                                             .torch = kGaLore};
 inline constexpr OptimizerRule kGaLoreAdamW8bit{.kind = Optimizer::galore8bit,
                                                 .name = "galore8bit",

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/float8.h"
+#include "models/decisions/low_rank.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/unit_names.h"
 
@@ -13,10 +14,13 @@ using shard::Unit;
 
 namespace {
 
-std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParameter>& parameters) {
+// `low_rank`: to which matrices are projected; 0: none is.
+std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParameter>& parameters,
+                                                  std::int64_t low_rank) {
   std::vector<shard::UnitParameter> list;
   for (const ModelParameter& p : parameters)
-    list.push_back({p.name, p.shape, p.trained, p.adapter, p.packed});
+    list.push_back({p.name, p.shape, p.trained, p.adapter, p.packed,
+                    p.trained && p.shape.rank == 2 ? low_rank : 0});
   return list;
 }
 
@@ -52,7 +56,8 @@ Model::Model(Worker& worker, const models::ModelSpec& model, const models::Numer
   std::int64_t first_element = 0;
   const auto make = [&](const decisions::UnitNames& names, std::string prefix,
                         const std::vector<ModelParameter>& parameters) {
-    const std::vector<shard::UnitParameter> list = unit_parameters(parameters);
+    const std::vector<shard::UnitParameter> list = unit_parameters(
+        parameters, &names == &decisions::kLayerUnit ? decisions::projected_rank(strategy) : 0);
     auto unit =
         std::make_unique<Unit>(worker_, group_, names, std::move(prefix), list, first_element);
     first_element += unit->layout().trained_elements();
@@ -206,6 +211,7 @@ std::vector<Model::Values> Model::whole(shard::State state) {
 Bytes Model::workspace() const {
   Bytes most = std::max(embedding_->workspace(), head_->workspace());
   for (const Layer& layer : layers_) most = std::max(most, layer.workspace());
+  for (const auto& unit : layer_units_) most = std::max(most, unit->step_workspace());
   if (strategy_.optimizer_in_backward) return most;
   return std::max(most, gradient_norm_workspace(trained_));
 }

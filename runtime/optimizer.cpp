@@ -44,7 +44,8 @@ struct Kernel {
 constexpr Kernel kKernels[] = {
     {models::Optimizer::adamw, adamw},  {models::Optimizer::sgd, sgd},
     {models::Optimizer::momentum, sgd}, {models::Optimizer::adam8bit, adamw},
-    {models::Optimizer::lion, lion},    {models::Optimizer::lion8bit, lion}};
+    {models::Optimizer::lion, lion},    {models::Optimizer::lion8bit, lion},
+    {models::Optimizer::galore, adamw}};  // of a subspace, or of what is not projected
 
 const Kernel* kernel_of(models::Optimizer kind) {
   const Kernel* found = std::ranges::find(kKernels, kind, &Kernel::kind);

@@ -245,6 +245,9 @@ const KernelTable& noted_kernels() {
     set<&K::adamw, "adamw", "r-">(t);
     set<&K::sgd, "sgd", "r-">(t);
     set<&K::lion, "lion", "r-">(t);
+    set<&K::gram, "gram", "rw">(t);
+    set<&K::eigenvectors, "eigenvectors", "u--">(t);
+    set<&K::basis, "basis", "rw">(t);
     set<&K::sum_of_squares, "sum_of_squares", "r-">(t);
     set<&K::total, "total", "r-w">(t);
     set<&K::clip, "clip", "r--www">(t);
@@ -270,8 +273,13 @@ class Profile::Profiled final : public Device {
   models::Device kind() const override { return device_.kind(); }
   std::string name() const override { return device_.name(); }
   const KernelTable& kernels() const override {
+    static const KernelTable without_eigenvectors = [] {
+      KernelTable table = noted_kernels();
+      table.eigenvectors = nullptr;
+      return table;
+    }();
     plain = &device_.kernels();
-    return noted_kernels();
+    return plain->eigenvectors == nullptr ? without_eigenvectors : noted_kernels();
   }
   std::unique_ptr<Region> reserve(Bytes most) override { return device_.reserve(most); }
   Device& host(bool pinned) override { return device_.host(pinned); }

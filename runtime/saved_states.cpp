@@ -23,7 +23,8 @@ using shard::Part;
 using shard::State;
 
 constexpr std::array kSaved{State::weights,       State::masters,      State::first_moment,
-                            State::second_moment, State::first_scales, State::second_scales};
+                            State::second_moment, State::first_scales, State::second_scales,
+                            State::projector};
 constexpr std::array kPartNames{"frozen", "packed", "trained", "adapters"};
 static_assert(kPartNames.size() == shard::kParts, "each part has a name");
 constexpr std::int64_t kAtOnce = 4 << 20;  // bytes that stand on the host
@@ -178,6 +179,21 @@ class ShardReader {
   std::vector<std::byte> buffer_;
 };
 
+std::int64_t length_of(const shard::FlatPart& part, State state) {
+  switch (state) {
+    case State::first_scales:
+    case State::second_scales:
+      return part.states.scales(part.length);
+    case State::first_moment:
+    case State::second_moment:
+      return part.projects ? part.moments : part.length;
+    case State::projector:
+      return part.bases;
+    default:
+      return part.length;
+  }
+}
+
 // Elements of a flat part that are no padding at its end.
 std::map<std::string, std::int64_t> lengths_of(Trainer& trainer) {
   std::map<std::string, std::int64_t> lengths;
@@ -186,9 +202,8 @@ std::map<std::string, std::int64_t> lengths_of(Trainer& trainer) {
       for (const Part part : shard::kAllParts) {
         if (!unit.stored_part(state, part)) continue;
         const shard::FlatPart& flat = unit.layout().part(part);
-        const bool scales = state == State::first_scales || state == State::second_scales;
         lengths[unit.name_of(state) + "." + kPartNames[static_cast<std::size_t>(part)]] =
-            scales ? flat.states.scales(flat.length) : flat.length;
+            length_of(flat, state);
       }
   return lengths;
 }

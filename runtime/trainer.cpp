@@ -5,6 +5,7 @@
 #include <new>
 
 #include "models/decisions/float8.h"
+#include "models/decisions/low_rank.h"
 #include "models/decisions/mesh.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/sharding.h"
@@ -71,6 +72,11 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   worker.length = options.batch.seq_len;
   worker.seed = options.seed;
   decisions::check_offload(strategy);
+  decisions::check_low_rank(strategy);
+  check(decisions::projected_rank(strategy) == 0 || worker.kernels.eigenvectors != nullptr,
+        ErrorKind::unsupported,
+        "--optimizer galore: this build of plimsoll has no library that finds eigenvectors (an "
+        "OpenBLAS with LAPACK; on a GPU cuSOLVER)");
   decisions::check_step(strategy, options.batch);
   decisions::check_float8(model, strategy, options.batch);
   if (decisions::uses_host(strategy))

@@ -52,6 +52,7 @@ void add_copies(KernelTable& table);
 void add_packed(KernelTable& table);
 void add_float8(KernelTable& table);
 void add_optimizers(KernelTable& table);
+void add_low_rank(KernelTable& table);
 void add_gradient_norm(KernelTable& table);
 void add_activations(KernelTable& table);
 void add_norms(KernelTable& table);

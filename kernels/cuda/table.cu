@@ -21,6 +21,7 @@ const KernelTable& cuda_kernels() {
     cuda::add_packed(t);
     cuda::add_float8(t);
     cuda::add_optimizers(t);
+    cuda::add_low_rank(t);
     cuda::add_gradient_norm(t);
     return t;
   }();

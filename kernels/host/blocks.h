@@ -43,6 +43,11 @@ inline std::int64_t width_of(const ConstTensorView& view) {
 
 // Error{internal}: lengths or dtypes that no optimizer takes (kernels/optimizer_kernels.h).
 void expect_tensors(const OptimizerTensors& tensors, const char* op);
+// Error{internal}: of low_rank_kernels.h.
+void expect_gram(const ConstTensorView& x, const TensorView& gram);
+void expect_basis(const ConstTensorView& vectors, const TensorView& basis);
+// Null: this build has no LAPACK.
+Eigenvectors eigenvectors();
 // The same of a packed weight with the elements of `to` (kernels/packed_weights.h).
 void expect_packed(const PackedWeight& weight, const TensorView& to, const char* op);
 // Of casts to 8 bits and their GEMMs (kernels/float8_kernels.h).
@@ -112,6 +117,7 @@ void add_eager_attention(KernelTable& table);
 void add_experts(KernelTable& table);
 void add_loss(KernelTable& table);
 void add_optimizers(KernelTable& table);
+void add_low_rank(KernelTable& table);
 void add_gradient_norm(KernelTable& table);
 void add_copies(KernelTable& table);
 void add_packed(KernelTable& table);

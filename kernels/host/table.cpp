@@ -15,6 +15,7 @@ const KernelTable& host_kernels() {
     host::add_experts(t);
     host::add_loss(t);
     host::add_optimizers(t);
+    host::add_low_rank(t);
     host::add_gradient_norm(t);
     host::add_copies(t);
     host::add_packed(t);

@@ -9,11 +9,31 @@
 // blocks of its matrices, and the embedding has 8 bits too.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <span>
+
 #include "models/decisions/precision.h"
 #include "models/decisions/sharding.h"
 #include "models/optimizer_rule.h"
 
 namespace plimsoll::models::decisions {
+
+// Of each element; of a matrix that is projected, of its subspace (low_rank.h). In the order of
+// their tensors.
+struct Moments {
+  std::array<OptimizerState, 2> names{};
+  std::size_t count = 0;
+  constexpr std::span<const OptimizerState> all() const { return std::span(names).first(count); }
+};
+constexpr Moments moments_of(const OptimizerRule& rule) {
+  Moments moments;
+  for (const StateTensor& state : rule.states)
+    if (state.name != OptimizerState::projector &&
+        std::ranges::find(moments.all(), state.name) == moments.all().end())
+      moments.names[moments.count++] = state.name;
+  return moments;
+}
 
 struct StateStorage {
   DType dtype = DType::fp32;

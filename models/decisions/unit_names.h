@@ -13,6 +13,7 @@ struct UnitNames {
   std::array<const char*, kOptimizerStates.size()> states;  // of the optimizer, by OptimizerState
   // The scales of states in 8 bits, by OptimizerState; named as bitsandbytes names them.
   std::array<const char*, kOptimizerStates.size()> state_scales;
+  const char* projector;  // bases of what is stepped in a subspace (low_rank.h)
   const char* gathered;  // stage 3: the whole parameters
   const char *gather, *free;  // ops; `gather` is named after the unit whose use begins
   const char* gradients;  // whole
@@ -35,6 +36,7 @@ inline constexpr UnitNames unit_names{
      Joined<U, "momentum_buffer">::chars},
     {Joined<U, "exp_avg.absmax">::chars, Joined<U, "exp_avg_sq.absmax">::chars,
      Joined<U, "momentum_buffer.absmax">::chars},
+    Joined<U, "projector">::chars,
     Joined<U, "parameters.gathered">::chars,
     Joined<U, "gather">::chars,
     Joined<U, "free">::chars,

@@ -8,6 +8,8 @@
 //   embedding     backward sorts the tokens by id, so that rows are summed in one order: two pairs
 //                 of int32 arrays
 //   adapters      A or B cast to the compute dtype, beside the workspace of the GEMM
+//   GaLore        a gradient and an update in their subspace, beside the workspace of the GEMM, or
+//                 what a basis is made with (low_rank.h)
 //   gradient norm one fp64 per kNormChunk elements of each tensor, and one per tensor
 #pragma once
 

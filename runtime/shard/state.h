@@ -5,8 +5,8 @@
 
 namespace plimsoll::runtime::shard {
 
-// Scales: of moments in 8 bits, one for each block
-// (models/decisions/optimizer_states.h).
+// Projector: bases of what is stepped in a subspace (models/decisions/low_rank.h). Scales: of
+// moments in 8 bits, one for each block (models/decisions/optimizer_states.h).
 enum class State : std::uint8_t {
   weights,
   masters,
@@ -14,6 +14,7 @@ enum class State : std::uint8_t {
   second_moment,
   first_scales,
   second_scales,
+  projector,
   gradients
 };
 

@@ -43,11 +43,14 @@ FlatTensor::Sizes Unit::sizes(State state, Holds holds) const {
         break;
       case State::first_moment:
       case State::second_moment:
-        size = {elements, part.states.dtype};
+        size = {part.projects ? part.moments : elements, part.states.dtype};
         break;
       case State::first_scales:
       case State::second_scales:
         size = {part.states.scales(elements), models::decisions::kStateScales};
+        break;
+      case State::projector:
+        size = {part.projects ? part.bases : 0, part.dtypes.gradient};
         break;
       case State::gradients:
         size = {elements, part.dtypes.gradient};
@@ -78,22 +81,25 @@ void Unit::allocate() {
   const Holds states = shards_states() ? Holds::piece : Holds::whole;
   parameters_ = make(names_.parameters, Category::parameters, State::weights, weights);
   masters_ = make(names_.masters, Category::optimizer, State::masters, states);
-  const std::span<const models::StateTensor> kept = runtime_rule(group_.optimizer).states;
+  const models::decisions::Moments kept =
+      models::decisions::moments_of(runtime_rule(group_.optimizer));
   const auto moment = [&](std::size_t i, State state) {
-    return i < kept.size() ? make(names_.state(kept[i].name), Category::optimizer, state, states)
-                           : FlatTensor();
+    return i < kept.count ? make(names_.state(kept.names[i]), Category::optimizer, state, states)
+                          : FlatTensor();
   };
   const auto scales = [&](std::size_t i, State state) {
-    return i < kept.size() ? make(names_.scales(kept[i].name), Category::optimizer, state, states)
-                           : FlatTensor();
+    return i < kept.count ? make(names_.scales(kept.names[i]), Category::optimizer, state, states)
+                          : FlatTensor();
   };
   first_moment_ = moment(0, State::first_moment);
   second_moment_ = moment(1, State::second_moment);
   first_scales_ = scales(0, State::first_scales);
   second_scales_ = scales(1, State::second_scales);
+  projector_ = make(names_.projector, Category::optimizer, State::projector, states);
   // Also the padding, which is summed, stepped and gathered like the rest.
-  for (const State state : {State::weights, State::masters, State::first_moment,
-                            State::second_moment, State::first_scales, State::second_scales}) {
+  for (const State state :
+       {State::weights, State::masters, State::first_moment, State::second_moment,
+        State::first_scales, State::second_scales, State::projector}) {
     FlatTensor& tensor = *stored(state);
     if (!on_host(state)) {
       fill_zero(tensor);

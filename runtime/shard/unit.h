@@ -35,12 +35,12 @@ class Unit final : public ParameterStore {
   void allocate();
   // Weights, and masters from the unrounded values; or another state, for a training checkpoint.
   // Of one part, or of all. What `packed` does not have is packed of the values.
-  // Error{unsupported}: moments in 8 bits.
+  // Error{unsupported}: moments in 8 bits, or of what is projected.
   void load(const Reader& read, State state = State::weights, std::optional<Part> part = {},
             const PackedReader& packed = {});
   // Whole, for each parameter; empty where it has no such state. All ranks of the sharding group
   // call it, between steps (State::gradients: before `step`). Stage 3 gathers into a temporary. Of
-  // moments in 8 bits the codes.
+  // moments in 8 bits the codes; of a projected matrix those of its subspace, and its basis.
   std::vector<std::vector<float>> whole(State state, std::optional<Part> part = {});
   // The same of packed weights: their bytes.
   std::vector<std::vector<std::byte>> whole_packed();
@@ -66,7 +66,7 @@ class Unit final : public ParameterStore {
   // Whether this micro-batch's gradients are reduced when the unit's backward is done.
   bool reduces() const;
   // Whether take_reduced makes, moves or ends a tensor (stages 2 and 3; gradients.new): there is an
-  // op for it. Otherwise the sum is in place, and take_reduced only waits.
+  // op for it. Otherwise the sum is in place.
   bool holds() const;
   void start_reduce(Op& op);
   void take_reduced(Op& op);
@@ -88,8 +88,8 @@ class Unit final : public ParameterStore {
   // The optimizer, in place; the gradients die with the op. `step`: where states are offloaded, its
   // operands are on the host.
   void step(Op& op, const OptimizerStep& step);
-  // Stages 1 and 2.
-  bool gathers_stepped() const;
+  Bytes step_workspace() const;
+  bool gathers_stepped() const;  // stages 1 and 2
   void gather_stepped(Op& op);
 
  private:
@@ -106,19 +106,18 @@ class Unit final : public ParameterStore {
   bool shards_gradients() const { return group_.sharding.stage >= 2; }
   bool shards_states() const { return group_.sharding.stage >= 1; }
   TensorView own(FlatTensor& whole, Part part) const;  // this rank's piece of a whole part
-  TensorView own_gradient(Part part);
-  TensorView own_weight(Part part);
+  TensorView own_gradient(Part part), own_weight(Part part);
   template <class Take>
   void step_parts(Take take);
   void step_on_host(const OptimizerStep& step);
-
+  void step_projected(const OptimizerStep& step);  // unit_low_rank.cpp
+  void step_matrix(const OptimizerStep&, const Place&), make_basis(ConstTensorView, TensorView);
   ConstTensorView whole_place(const Place& place) const;
   FlatTensor& written();  // what this micro-batch's backward writes
   bool adds() const;  // it is gradients.new
   std::int64_t bucket(DType dtype, std::int64_t pieces) const;
   void start_all_reduce(TensorView flat);  // over the replicas
-  void finish_reduce();
-  void finish_gather() const;
+  void finish_reduce(), finish_gather() const;
 
   FlatTensor* stored(State state);
   bool is_piece(State state) const;
@@ -138,7 +137,8 @@ class Unit final : public ParameterStore {
   std::int64_t first_element_;
   std::int64_t micro_batch_ = 0, micro_batches_ = 1;
 
-  FlatTensor parameters_, masters_, first_moment_, second_moment_, first_scales_, second_scales_;
+  FlatTensor parameters_, masters_, first_moment_, second_moment_, first_scales_, second_scales_,
+      projector_;
   FlatTensor gathered_;
   FlatTensor gradients_, gradients_new_, gradients_shard_;
   bool reducing_ = false;

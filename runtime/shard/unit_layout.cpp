@@ -22,6 +22,25 @@ Part part_of(const UnitParameter& parameter) {
   return parameter.packed != nullptr ? Part::packed : Part::frozen;
 }
 
+// Where what is kept of a trained tensor stands, if some of its part are projected.
+void place_states(const UnitParameter& parameter, FlatPart& part, Place& place) {
+  namespace decisions = models::decisions;
+  const Extents& shape = parameter.shape;
+  if (parameter.low_rank > 0) {
+    check(shape.rank == 2, ErrorKind::internal, "matrices are projected");
+    place.low_rank = decisions::low_rank(parameter.low_rank, shape[0], shape[1]);
+    part.projects = true;
+  }
+  const std::int64_t stepped =
+      place.low_rank.rank > 0 ? place.low_rank.stepped() : shape.elements();
+  place.first_moment = part.moments;
+  place.first_basis = part.bases;
+  part.moments =
+      checked_add(part.moments, decisions::aligned_elements(stepped, part.dtypes.weight));
+  part.bases = checked_add(
+      part.bases, decisions::aligned_elements(place.low_rank.basis(), part.dtypes.gradient));
+}
+
 }  // namespace
 
 UnitLayout layout_of(std::span<const UnitParameter> parameters,
@@ -42,6 +61,7 @@ UnitLayout layout_of(std::span<const UnitParameter> parameters,
       place.packed = packed_places(*parameter.packed, place.shape);
       place.count = place.packed.bytes;
     }
+    if (is_trained(p)) place_states(parameter, part, place);
     layout.places.push_back(place);
     part.length = checked_add(
         part.length,
@@ -56,6 +76,8 @@ UnitLayout layout_of(std::span<const UnitParameter> parameters,
     const std::int64_t step = models::decisions::piece_step(part.dtypes.weight, part.states);
     part.whole = aligned(part.length, checked_multiply(shards, step));
     part.piece = part.whole / shards;
+    check(!part.projects || (shards == 1 && part.states.block == 0), ErrorKind::internal,
+          "matrices that are projected are whole, with moments that are no codes");
   }
   return layout;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/tensor_view.h"
+#include "models/decisions/low_rank.h"
 #include "models/decisions/optimizer_states.h"
 #include "runtime/shard/packed_bytes.h"
 
@@ -20,6 +21,7 @@ struct UnitParameter {
   bool trained = true;
   bool adapter = false;
   const models::PackedStorage* packed = nullptr;  // a frozen one's
+  std::int64_t low_rank = 0;  // a trained matrix's, if it is stepped in a subspace (low_rank.h)
 };
 
 // Packed: bytes, as elements of uint8.
@@ -35,6 +37,9 @@ struct FlatPart {
   std::int64_t length = 0;  // elements to the end of the last tensor's alignment; of no sharding
   std::int64_t whole = 0;  // padded
   std::int64_t piece = 0;  // whole / shards
+  // Where matrices are projected, elements of each moment and of the bases; no sharding then.
+  bool projects = false;
+  std::int64_t moments = 0, bases = 0;
 };
 
 // Where a parameter's elements are in its part.
@@ -44,6 +49,8 @@ struct Place {
   Extents shape;
   std::int64_t count = 0;  // elements of its part that it takes
   PackedPlaces packed = {};
+  models::decisions::LowRank low_rank = {};
+  std::int64_t first_moment = 0, first_basis = 0;  // in those of its part, which projects
 };
 inline bool is_trained(Part part) {
   return part == Part::trained || part == Part::adapters;

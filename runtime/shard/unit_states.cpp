@@ -14,6 +14,14 @@ namespace {
 // Elements that stand on the host at a time, and of those that a core makes at least.
 constexpr std::int64_t kLoadBlock = 1 << 24, kOfACore = 1 << 16;
 
+// A parameter's elements of its part's state.
+Overlap kept_of(State state, const FlatPart& part, const Place& place) {
+  if (state == State::projector) return {place.first_basis, place.low_rank.basis(), 0};
+  const bool moment = state == State::first_moment || state == State::second_moment;
+  if (!part.projects || !moment) return {place.first, place.count, 0};
+  return {place.first_moment, place.low_rank.rank > 0 ? place.low_rank.stepped() : place.count, 0};
+}
+
 }  // namespace
 
 FlatTensor* Unit::stored(State state) {
@@ -30,6 +38,8 @@ FlatTensor* Unit::stored(State state) {
       return &first_scales_;
     case State::second_scales:
       return &second_scales_;
+    case State::projector:
+      return &projector_;
     case State::gradients:
       return gradients_shard_ ? &gradients_shard_ : &gradients_;
   }
@@ -51,6 +61,9 @@ TensorView Unit::part_of_parameter(State state, std::size_t index, std::int64_t 
                                    std::int64_t count, std::int64_t& from) {
   const Place& place = layout_.places[index];
   const TensorView flat = stored(state)->part(place.part);
+  check(!layout_.part(place.part).projects || state == State::weights || state == State::masters ||
+            state == State::gradients,
+        ErrorKind::unsupported, "states of what is projected are no values of its elements");
   from = first;
   if (!flat) return {};
   if (!is_piece(state)) return slice(flat, place.first + first, count);
@@ -79,10 +92,11 @@ Overlap Unit::stored_pieces(State state) const {
 }
 
 std::string Unit::name_of(State state) const {
-  const std::span<const models::StateTensor> states = runtime_rule(group_.optimizer).states;
+  const models::decisions::Moments moments =
+      models::decisions::moments_of(runtime_rule(group_.optimizer));
   const auto kept = [&](std::size_t i) {
-    check(i < states.size(), ErrorKind::internal, "the optimizer has no such state");
-    return states[i].name;
+    check(i < moments.count, ErrorKind::internal, "the optimizer has no such state");
+    return moments.names[i];
   };
   switch (state) {
     case State::weights:
@@ -97,6 +111,8 @@ std::string Unit::name_of(State state) const {
       return prefix_ + names_.scales(kept(0));
     case State::second_scales:
       return prefix_ + names_.scales(kept(1));
+    case State::projector:
+      return prefix_ + names_.projector;
     case State::gradients:
       return prefix_ + names_.gradients;
   }
@@ -215,14 +231,16 @@ std::vector<std::vector<float>> Unit::whole(State state, std::optional<Part> par
     if (!flat || place.part != part.value_or(place.part)) continue;
     check(state != State::first_scales && state != State::second_scales, ErrorKind::internal,
           "scales are of blocks, not of parameters");
-    const TensorView here = slice(flat, place.first, place.count);
+    const Overlap kept = kept_of(state, layout_.part(place.part), place);
+    if (kept.count == 0) continue;
+    const TensorView here = slice(flat, kept.first, kept.count);
     if (place.part == Part::packed) {
       std::vector<std::byte> bytes(static_cast<std::size_t>(place.count));
       worker_.device.copy_out(bytes.data(), here.data, Bytes(place.count));
       values.back() = unpacked(bytes, worker_.regime.compute, place.packed);
       continue;
     }
-    values.back().resize(static_cast<std::size_t>(place.count));
+    values.back().resize(static_cast<std::size_t>(kept.count));
     read_values(device, here, values.back());
   }
   return values;
@@ -273,6 +291,8 @@ void Unit::step_parts(Take take) {
 void Unit::step(Op& op, const OptimizerStep& step) {
   if (group_.offloads_states) {
     step_on_host(step);
+  } else if (layout_.part(Part::trained).projects) {
+    step_projected(step);
   } else {
     step_parts([&](Part p, OptimizerOperands& operands) {
       operands.weight = own_weight(p);

@@ -218,6 +218,14 @@ class EveryTool(unittest.TestCase):
         for path in (GOLDEN / model).iterdir():
             self.assertEqual((self.folder / model / path.name).read_bytes(), path.read_bytes(), path.name)
 
+    @needs("galore_goldens.py")
+    def test_galore_goldens(self):
+        self.run_tool("galore_goldens.py", self.folder / "galore.json")
+        made, golden = (json.loads((root / "galore.json").read_text()) for root in (self.folder, GOLDEN))
+        if made["versions"] != golden["versions"]:
+            self.skipTest(f"made with {golden['versions']}, here are {made['versions']}")
+        self.assertEqual(made, golden)
+
     @needs("kernel_goldens.py")
     def test_kernel_goldens(self):
         self.assert_kernel_goldens("kernel_goldens.py", "torch")

@@ -16,6 +16,7 @@ PACKAGES = {
     "dry_runs.py": ("torch", "transformers", "accelerate", "peft"),
     "float8_goldens.py": ("torch", "transformers", "peft", "torchao", "safetensors"),
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
+    "galore_goldens.py": ("torch", "galore_torch"),
     "kernel_goldens.py": ("torch", "transformers"),
     "load_runs.py": ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "safetensors"),
     "messages.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),

@@ -50,6 +50,28 @@ TEST_CASE("8 bits are for cards that multiply them") {
       refusal([&](Strategy& s) { eight(s), s.device = models::Device::cpu; }, "a100-80gb").empty());
 }
 
+TEST_CASE("GaLore is for whole matrices on the device") {
+  const auto galore = [](const std::function<void(Strategy&)>& change) {
+    return refusal([&](Strategy& s) { s.optimizer = models::Optimizer::galore, change(s); });
+  };
+  CHECK(galore([](Strategy&) {}).empty());
+  CHECK(galore([](Strategy& s) { s.gpus = 4; }).empty());
+  for (const int zero : {1, 2, 3})
+    CHECK(galore([=](Strategy& s) {
+            s.gpus = 4, s.data.zero = zero;
+          }).starts_with("--optimizer galore with --zero 1, 2 or 3: it projects whole matrices"));
+  CHECK(galore([](Strategy& s) { s.data.zero = 3; }).empty());  // one rank shards nothing
+  CHECK(galore([](Strategy& s) {
+          s.lora = models::Lora{};
+        }).starts_with("--optimizer galore with adapters"));
+  CHECK(galore([](Strategy& s) {
+          s.offload.optimizer = true;
+        }).starts_with("--optimizer galore with --offload optimizer"));
+  CHECK(galore([](Strategy& s) { s.optimizer = models::Optimizer::galore8bit; }) ==
+        "--optimizer galore8bit with --stack plimsoll: is not modelled yet; it is modelled with "
+        "--stack pytorch");
+}
+
 TEST_CASE("stack plimsoll refuses what its runtime has not, and nothing beside it") {
   struct Row {
     const char* says;  // how the message begins; "": it is planned

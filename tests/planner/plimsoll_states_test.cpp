@@ -154,6 +154,35 @@ TEST_CASE("AdamW in 8 bits keeps 2 bytes and 2 / 64 of an fp32 scale") {
   CHECK(states(model, s).optimizer == Bytes(147 * (256 + 4)));
 }
 
+// Hidden 64, one head, inner width 32, one layer; to rank 4, fp32 masters and moments, bf16
+// gradients. Projected are four [64, 64], gate and up [32, 64] and down [64, 32]:
+//   each moment  4 · 64 · 4 + 3 · 64 · 4 = 1792, and the norms' 2 · 64
+//   bases        4 · 64 · 4 + 3 · 32 · 4 = 1408
+// Embedding and tail, 4288 and 64 + 4288, keep whole moments.
+TEST_CASE("GaLore keeps moments of a subspace, and its basis") {
+  const models::ModelSpec model = models::read_model(
+      R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "head_dim": 64,
+          "intermediate_size": 32, "vocab_size": 67, "num_hidden_layers": 1})",
+      "projected", "projected", {});
+  models::Strategy s = bf16_strategy();
+  s.optimizer = models::Optimizer::galore;
+  s.galore_rank = 4;
+  const std::int64_t masters = 4 * 4096 + 3 * 2048 + 128 + 4288 + 4352;
+  CHECK(states(model, s).optimizer ==
+        Bytes(4 * masters + 8 * (1792 + 128 + 4288 + 4352) + 2 * 1408));
+  s.gpus = 3;  // DDP keeps the same
+  CHECK(states(model, s).optimizer ==
+        Bytes(4 * masters + 8 * (1792 + 128 + 4288 + 4352) + 2 * 1408));
+  // As many dimensions as the shorter side has are no more than there are.
+  s.galore_rank = 64;
+  const std::int64_t moments = 4 * 4096 + 3 * 64 * 32, bases = 4 * 4096 + 3 * 32 * 32;
+  CHECK(states(model, s).optimizer ==
+        Bytes(4 * masters + 8 * (moments + 128 + 4288 + 4352) + 2 * bases));
+  s.galore_rank = 4;
+  s.precision = Precision::fp32;  // no masters; bases as the gradients
+  CHECK(states(model, s).optimizer == Bytes(8 * (1792 + 128 + 4288 + 4352) + 4 * 1408));
+}
+
 // Scale and factor of a linear's input, and 16 bytes on those of its weight: 32 bytes each. Llama
 // has seven in a layer.
 TEST_CASE("scales of 8 bits that stay for backward are one tensor of all linears") {

@@ -58,6 +58,20 @@ class Techniques(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn("(--recompute full)", result.stderr)
 
+    def test_galore_keeps_less_and_agrees(self):
+        words = [*WORDS, "--ranks", "2"]
+        usual = self.document(self.tiny, *words)
+        away = self.document(self.tiny, *words, "--optimizer", "galore", "--galore-rank", "2")
+        self.assertTrue(away["comparison"]["agrees"])
+        # Of the same gradients: the first loss is before any step.
+        self.assertEqual(away["steps"][0]["loss"], usual["steps"][0]["loss"])
+        self.assertNotEqual(away["steps"][1]["loss"], usual["steps"][1]["loss"])
+        self.assertEqual(away["steps"][0]["grad_norm"], usual["steps"][0]["grad_norm"])
+        for more, says in (["--zero", "3"], "it projects whole matrices"), (["--lora-rank", "4"], "low-rank already"):
+            result = plimsoll("run", self.tiny, *words, "--optimizer", "galore", *more)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(says, result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

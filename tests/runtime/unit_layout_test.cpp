@@ -25,5 +25,30 @@ TEST_CASE("states in 8 bits pad a part to whole blocks for each shard") {
   CHECK(part(63, 3).whole == 4056);  // 3 · 1352, a multiple of 8
 }
 
+// To rank 4: [64, 8] keeps 64 · 4 and a basis 4 · 8; a frozen one nothing; [3, 5] to rank 3 all its
+// 15, from the left, and a basis 9; the vector its 7. Each is padded to 8 in 16 bits.
+TEST_CASE("projected matrices have places of their own in moments and bases") {
+  models::decisions::Regime regime;
+  regime.base = {DType::bf16, DType::bf16, true, DType::fp32};
+  const std::vector<UnitParameter> parameters{{"w", {64, 8}, true, false, nullptr, 4},
+                                              {"f", {64, 8}, false},
+                                              {"b", {7}},
+                                              {"u", {3, 5}, true, false, nullptr, 4}};
+  const UnitLayout layout = layout_of(parameters, regime, models::Optimizer::galore, 1);
+  const FlatPart& part = layout.part(Part::trained);
+  CHECK(part.projects);
+  CHECK(part.length == 512 + 8 + 16);
+  CHECK(part.moments == 256 + 8 + 16);
+  CHECK(part.bases == 32 + 16);
+  CHECK(layout.places[0].low_rank.right());
+  CHECK(layout.places[2].first_moment == 256);
+  CHECK(layout.places[3].first_moment == 264);
+  CHECK(layout.places[3].first_basis == 32);
+  CHECK(layout.places[3].low_rank.rank == 3);
+  CHECK_FALSE(layout.places[3].low_rank.right());
+  CHECK_FALSE(layout.part(Part::frozen).projects);
+  CHECK_THROWS_AS(layout_of(parameters, regime, models::Optimizer::galore, 2), Error);
+}
+
 }  // namespace
 }  // namespace plimsoll::runtime::shard

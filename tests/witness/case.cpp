@@ -6,6 +6,7 @@
 
 #include "kernels/philox.h"
 #include "models/decisions/offload.h"
+#include "models/decisions/sharding.h"
 #include "models/model_reader.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -105,7 +106,8 @@ std::string text(const Case& c) {
          std::to_string(s.data.bucket_cap.value()) + " " + std::string(name_of(s.precision)) +
          choice(" gradients ", s.grad_dtype) +
          (s.master_weights ? *s.master_weights ? " masters" : " no masters" : "") + " " +
-         std::string(name_of(s.optimizer)) + " recompute " +
+         std::string(name_of(s.optimizer)) +
+         (s.galore_rank > 0 ? ":" + std::to_string(s.galore_rank) : "") + " recompute " +
          std::string(name_of(s.recompute.kind)) + ":" + std::to_string(s.recompute.layers) +
          " attention " + std::string(name_of(s.attention)) + " loss " +
          std::string(name_of(s.loss)) + (s.lora ? text(*s.lora) : "") +
@@ -116,6 +118,16 @@ std::string text(const Case& c) {
          (s.offload.activations ? " inputs offloaded" : "") +
          (s.optimizer_in_backward ? " in backward" : "") +
          (c.deterministic ? " deterministic" : "") + (c.loss_scale > 1e6 ? " overflows" : "");
+}
+
+void project_where_whole(models::Strategy& strategy, std::int64_t rank) {
+  if (strategy.optimizer != models::Optimizer::galore) return;
+  const bool whole = models::decisions::sharding_of(strategy).shards == 1 && !strategy.lora &&
+                     !strategy.offload.optimizer && kernels::host_kernels().eigenvectors != nullptr;
+  if (whole)
+    strategy.galore_rank = rank;
+  else
+    strategy.optimizer = models::Optimizer::adamw;
 }
 
 RankMeasured measured(const Case& c, runtime::comm::Communicator& world,

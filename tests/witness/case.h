@@ -30,6 +30,10 @@ std::string tiny_config(const std::string& model);
 // sqrt.
 void make_again_one_by_one(const std::string& model, models::Recompute& recompute);
 
+// GaLore to `rank` where it is asked for and its matrices are whole; AdamW in its place elsewhere,
+// and in a build that finds no eigenvectors.
+void project_where_whole(models::Strategy& strategy, std::int64_t rank);
+
 // Where workloads are planned for and run: the host, or `device`, which must outlive all of them.
 void run_on(runtime::Device& device);
 

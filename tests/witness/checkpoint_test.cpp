@@ -52,8 +52,8 @@ runtime::ReadParameter nothing_but_nan() {
 using States = std::vector<Values>;
 States states_of(runtime::Trainer& trainer) {
   States states;
-  for (const State state :
-       {State::weights, State::masters, State::first_moment, State::second_moment})
+  for (const State state : {State::weights, State::masters, State::first_moment,
+                            State::second_moment, State::projector})
     states.push_back(named(trainer.model().whole(state)));
   return states;
 }
@@ -149,6 +149,9 @@ TEST_CASE("a run goes on with states of every optimizer, in 8 bits too, and with
                                     Optimizer::lion8bit, Optimizer::adam8bit})
     for (const int zero : {0, 2, 3})
       check_goes_on(golden, {Precision::bf16_mixed, 2, zero, 0, optimizer});
+  if (kernels::host_kernels().eigenvectors != nullptr)
+    for (const Precision precision : {Precision::fp32, Precision::bf16_mixed, Precision::bf16})
+      check_goes_on(golden, {precision, 2, 0, 0, Optimizer::galore});
   const Golden adapted("llama", "llama-lora");
   for (const int zero : {0, 3})
     for (const Precision precision : {Precision::fp32, Precision::bf16_mixed}) {

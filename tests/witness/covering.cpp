@@ -66,7 +66,7 @@ constexpr std::array kLoss{Loss::full, Loss::chunked, Loss::fused};
 constexpr std::array kAccumulation{1, 3};
 constexpr std::array kDeterministic{false, true};
 constexpr std::array kOptimizers{models::Optimizer::adamw, models::Optimizer::adam8bit,
-                                 models::Optimizer::lion8bit};
+                                 models::Optimizer::lion8bit, models::Optimizer::galore};
 
 struct Offloads {
   bool optimizer, activations;  // these of --recompute full
@@ -203,6 +203,7 @@ Case case_of(const Choice& choice) {
       kOffloads[choice[11]].activations && s.recompute.kind == RecomputeKind::full;
   s.optimizer_in_backward =
       kInBackward[choice[12]] && c.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed;
+  project_where_whole(s, 2);
   return c;
 }
 

@@ -31,6 +31,7 @@ class Draw {
     numbers();
     trained();
     models::Strategy& s = c_.strategy;
+    project_where_whole(s, between(1, 12));
     s.recompute = {one_of({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full,
                            RecomputeKind::sqrt, RecomputeKind::every, RecomputeKind::block,
                            RecomputeKind::nth, RecomputeKind::recursive}),
@@ -171,7 +172,7 @@ class Draw {
     s.optimizer =
         one_of({models::Optimizer::adamw, models::Optimizer::adamw, models::Optimizer::momentum,
                 models::Optimizer::sgd, models::Optimizer::lion, models::Optimizer::adam8bit,
-                models::Optimizer::lion8bit});
+                models::Optimizer::lion8bit, models::Optimizer::galore});
     s.offload.optimizer = maybe(4);
   }
 

@@ -14,7 +14,13 @@ TableStates table_states(const ParameterCounts& counts, const models::Strategy& 
   const DType adapter = s.lora ? s.lora->dtype : DType::fp32;
   const DType weight = s.precision == models::Precision::fp32 ? DType::fp32 : DType::bf16;
   const Bytes adapters = storage(counts.adapters, adapter);
-  const std::int64_t states = std::ssize(models::rule_of(s.optimizer).states);
+  const models::OptimizerRule& rule = models::rule_of(s.optimizer);
+  check(rule.torch.projects_to == 0, ErrorKind::unsupported, [&] {
+    return "--optimizer " + std::string(rule.name) +
+           " is planned where the model's step is: its states are not as many values as there are "
+           "parameters";
+  });
+  const std::int64_t states = std::ssize(rule.states);
   const auto stepped = [&](Count values, DType dtype) {
     const bool widens = mixed && dtype != DType::fp32;
     return storage(values, widens ? DType::fp32 : dtype) * (states + (widens ? 1 : 0));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/decisions/float8.h"
+#include "models/decisions/low_rank.h"
 #include "models/decisions/mesh.h"
 #include "models/decisions/offload.h"
 #include "models/decisions/packed_weights.h"
@@ -57,6 +58,7 @@ void refuse(const Strategy& s) {
   });
   decisions::check_packed(s);
   decisions::check_offload(s);
+  decisions::check_low_rank(s);
   check(!s.use_reentrant, ErrorKind::bad_input,
         "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,

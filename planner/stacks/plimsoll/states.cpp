@@ -13,6 +13,15 @@ using models::Residency;
 using models::decisions::UnitNames;
 namespace decisions = models::decisions;
 
+std::vector<decisions::LowRank> projected(const std::vector<Parameter>& parameters,
+                                          std::int64_t rank) {
+  std::vector<decisions::LowRank> all;
+  for (const Parameter& p : parameters)
+    if (rank > 0 && p.trainable && p.columns > 0 && p.rows * p.columns == p.elements)
+      all.push_back(decisions::low_rank(rank, p.rows, p.columns));
+  return all;
+}
+
 namespace {
 
 Bytes flat(std::int64_t elements, DType dtype) {
@@ -45,6 +54,30 @@ std::int64_t float8_scale_words(const ModelParts& parts) {
   return checked_multiply(linears, decisions::kFloat8ScaleWords);
 }
 
+// Elements that each moment has less because of what is projected; the bytes of its bases.
+std::int64_t spared_moment(Unit& unit, const decisions::TrainedDtypes& dtypes) {
+  std::int64_t spared = 0;
+  for (const decisions::LowRank& m : unit.projected) {
+    const auto aligned = [&](std::int64_t n) {
+      return decisions::aligned_elements(n, dtypes.weight);
+    };
+    spared += aligned(checked_multiply(m.rows, m.columns)) - aligned(m.stepped());
+    unit.projector +=
+        flat(decisions::aligned_elements(m.basis(), dtypes.gradient), dtypes.gradient);
+  }
+  return spared;
+}
+
+// Of what is projected the gradient is read twice and written once, its projection written and
+// read, and the update in fp32, and then rounded.
+Bytes moved_by_projections(const Unit& unit, DType gradient) {
+  Bytes moved;
+  for (const decisions::LowRank& m : unit.projected)
+    moved += flat(2 * m.rows * m.columns + 4 * m.stepped(), gradient) +
+             flat(2 * m.stepped(), DType::fp32);
+  return moved;
+}
+
 }  // namespace
 
 // Elements of each flat part: tensors aligned, the part padded to a multiple of shards.
@@ -74,12 +107,15 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   for (const Parameter& p : parameters)
     if (p.packed != nullptr) packed = checked_add(packed, packed_bytes(p));
   unit.packed = Bytes(padded(packed, decisions::alignment_elements(DType::uint8)));
+  if (unit.names == &decisions::kLayerUnit)
+    unit.projected = projected(parameters, decisions::projected_rank(strategy_));
+  const std::int64_t spared = spared_moment(unit, base);
   // Padded elements of a trained part, and what it adds to a state.
   const auto trained = [&](bool adapter, const decisions::TrainedDtypes& dtypes) {
     const std::int64_t elements = elements_of(true, adapter, dtypes.weight);
     const decisions::StateStorage states = decisions::state_storage(rule, dtypes, elements);
     const std::int64_t all = padded(elements, decisions::piece_step(dtypes.weight, states));
-    unit.moment += flat(all, states.dtype);
+    unit.moment += flat(all - (adapter ? 0 : spared), states.dtype);
     unit.scales += flat(states.scales(all), decisions::kStateScales);
     return all;
   };
@@ -107,7 +143,9 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
   };
   unit.read_for_norm = piece(unit.whole_gradients, 1);
   unit.stepped = piece(moved(unit.trained, base) + moved(unit.adapters, adapters), 1) +
-                 (unit.moment + unit.scales) * (2 * std::ssize(rule.states));
+                 (unit.moment + unit.scales) *
+                     (2 * static_cast<std::int64_t>(decisions::moments_of(rule).count)) +
+                 moved_by_projections(unit, base.gradient);
   unit.stepped_weights =
       piece(flat(unit.trained, base.weight) + flat(unit.adapters, adapters.weight), 1);
   unit.stepped_gradients = piece(unit.whole_gradients, 1);

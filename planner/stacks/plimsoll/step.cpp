@@ -206,6 +206,13 @@ void StepWriter::step(const Unit& unit) {
   if (!unit.trains()) return;
   op(unit.names->step, Phase::optimizer).read(unit.kept);
   b_.work().moves(unit.stepped.real());
+  // To the subspace and back.
+  for (const decisions::LowRank& m : unit.projected)
+    b_.work().gemm({.dtype = regime_.base.gradient,
+                    .m = static_cast<double>(m.rows),
+                    .n = static_cast<double>(m.rank),
+                    .k = static_cast<double>(m.columns),
+                    .count = 2});
   if (sharding_.stage == 1 || sharding_.stage == 2)
     op(unit.names->gather_stepped, Phase::optimizer);
 }

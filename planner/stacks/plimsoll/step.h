@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/decisions/loss.h"
+#include "models/decisions/optimizer_states.h"
 #include "models/decisions/sharding.h"
 #include "models/decisions/step.h"
 #include "models/decisions/workspace.h"
@@ -54,10 +55,10 @@ class StepWriter {
   void each_state(const Unit& unit, Visit visit) const {
     const models::decisions::UnitNames& names = *unit.names;
     visit(names.masters, unit.masters);
-    const auto& kept = models::rule_of(strategy_.optimizer).states;
-    for (const models::StateTensor& state : kept) visit(names.state(state.name), unit.moment);
-    if (unit.scales == Bytes(0)) return;
-    for (const models::StateTensor& state : kept) visit(names.scales(state.name), unit.scales);
+    const auto kept = models::decisions::moments_of(models::rule_of(strategy_.optimizer));
+    for (const auto moment : kept.all()) visit(names.state(moment), unit.moment);
+    for (const auto moment : kept.all()) visit(names.scales(moment), unit.scales);
+    visit(names.projector, unit.projector);
   }
   // Every unit in forward order, with the number of its instances; the builder stands at its layer.
   template <class Visit>

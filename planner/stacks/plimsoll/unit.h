@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "models/decisions/low_rank.h"
 #include "models/decisions/unit_names.h"
 #include "models/step_program.h"
 #include "planner/model_parts.h"
@@ -20,7 +21,9 @@ struct Unit {
   Bytes packed;  // the part of packed weights, padded
   Bytes whole, whole_gradients;
   // What this rank keeps. `moment`: of each of the optimizer's states; `scales`: of one in 8 bits.
-  Bytes stored, gradients, masters, moment, scales;
+  Bytes stored, gradients, masters, moment, scales, projector;
+  // What is stepped in a subspace, of an optimizer that does so.
+  std::vector<models::decisions::LowRank> projected;
   Bytes read_for_norm, stepped;  // what the optimizer's kernels move on this rank
   Bytes stepped_weights, stepped_gradients;  // of what this rank's optimizer steps
 
@@ -31,5 +34,9 @@ struct Unit {
   models::TensorId kept = models::kNoTensor;  // gradients that the optimizer reads
   bool trains() const { return trained + adapters > 0; }
 };
+
+// Matrices of a layer that are stepped in `rank` dimensions (models/decisions/low_rank.h); 0: none.
+std::vector<models::decisions::LowRank> projected(const std::vector<Parameter>& parameters,
+                                                  std::int64_t rank);
 
 }  // namespace plimsoll::planner::plimsoll_stack

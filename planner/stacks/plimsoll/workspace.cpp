@@ -76,6 +76,9 @@ Bytes StepWriter::workspace_of_any_batch() const {
   for (const LayerRun& run : parts_.runs) {
     for (const LayerPart& layer : run.pattern) {
       count(layer.parameters, run.repeats());
+      for (const decisions::LowRank& m :
+           projected(layer.parameters, decisions::projected_rank(strategy_)))
+        need(decisions::low_rank_workspace(m, regime_.base.gradient, gemm, strategy_.device));
       for (const NormPart& part : layer.norms) norm(part);
       for (const LinearPart& part : layer.linears) linear(part);
     }

@@ -114,6 +114,30 @@ TEST_CASE(
     }
 }
 
+// Sides that end inside a tile of 16, and a matrix from either side of square.
+TEST_CASE("products of a shorter axis, and bases, have the host's bits") {
+  for (const DType dtype : kStorage)
+    for (const auto& [rows, columns] :
+         {std::pair(1, 1), {5, 70}, {16, 33}, {17, 17}, {70, 5}, {600, 31}}) {
+      CAPTURE(rows);
+      CAPTURE(columns);
+      const std::int64_t k = std::min(rows, columns), rank = (k + 1) / 2;
+      Tensor gram;
+      gram.dtype = DType::fp64;
+      gram.shape = {k, k};
+      gram.bytes.resize(static_cast<std::size_t>(k * k) * 8);
+      const Tensor before = gram;
+      const Twins t = twins({drawn({rows, columns}, dtype, 7), gram, Tensor({rank, k}, dtype)},
+                            [](const KernelTable& table, const Views& v) {
+                              table.gram(v[0], v[1]);
+                              table.basis(v[1], v[2]);
+                            });
+      CHECK(t.cuda[1] == t.host[1]);
+      CHECK(t.cuda[2] == t.host[2]);
+      CHECK(t.host[1] != before);
+    }
+}
+
 // Words of Philox, the order of the roundings and the masters: everything is compared bit by bit.
 TEST_CASE("AdamW has the host's bits, with a master and with stochastic rounding") {
   struct Kind {
