@@ -31,6 +31,14 @@ class Stopwatch {
   virtual std::vector<double> laps() = 0;
 };
 
+// A copy beside the calling rank's ops.
+class Copying {
+ public:
+  virtual ~Copying() = default;  // waits, where nobody has
+  // What the rank does from now on comes behind it.
+  virtual void wait() = 0;
+};
+
 // What the calling rank's libraries are, what they chose, and what they would not do.
 struct LibraryUse {
   std::vector<std::pair<std::string, std::string>> versions;
@@ -57,6 +65,10 @@ class Device {
   virtual void copy(void* to, const void* from, Bytes bytes) = 0;  // both on the device
   virtual void copy_in(void* to, const void* host, Bytes bytes) = 0;
   virtual void copy_out(void* host, const void* from, Bytes bytes) = 0;  // waits
+  // The same beside what the rank does next. Until `wait`, nobody writes what is read or touches
+  // what is written. Devices that copy at once need no others.
+  virtual std::unique_ptr<Copying> start_copy_in(void* to, const void* host, Bytes bytes);
+  virtual std::unique_ptr<Copying> start_copy_out(void* host, const void* from, Bytes bytes);
   virtual void fill_bytes(void* to, unsigned char value, Bytes bytes) = 0;
   virtual void synchronize() = 0;
 

@@ -127,6 +127,33 @@ class Staging {
   std::size_t next_ = 0;
 };
 
+// Beside the rank's stream.
+class CudaCopying final : public Copying {
+ public:
+  CudaCopying(void* to, const void* from, std::size_t bytes, CUstream_st* side, CUstream_st* ops)
+      : ops_(ops) {
+    Event begin;
+    begin.record(ops);
+    wait_for(side, begin);
+    expect(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, side), "a copy");
+    end_.record(side);
+  }
+  ~CudaCopying() override {
+    if (!waited_) cudaEventSynchronize(end_.get());
+  }
+  CudaCopying(const CudaCopying&) = delete;
+  CudaCopying& operator=(const CudaCopying&) = delete;
+  void wait() override {
+    wait_for(ops_, end_);
+    waited_ = true;
+  }
+
+ private:
+  CUstream_st* ops_;
+  Event end_;
+  bool waited_ = false;
+};
+
 // What a thread works with on its GPU.
 class ThreadState {
  public:
@@ -156,6 +183,12 @@ class ThreadState {
 
   int device() const { return device_; }
   CUstream_st* stream() const { return stream_.get(); }
+  // Of copies beside it, one for each direction: a GPU has an engine for each.
+  CUstream_st* side(bool in) {
+    std::optional<Stream>& side = in ? copies_in_ : copies_out_;
+    if (!side) side.emplace();
+    return side->get();
+  }
   Staging& staging() { return staging_; }
   LibraryUse libraries() const {
     LibraryUse use;
@@ -196,6 +229,7 @@ class ThreadState {
   }
   int device_;
   Stream stream_;
+  std::optional<Stream> copies_in_, copies_out_;
   Staging staging_;
   void* block_ = nullptr;
   std::unique_ptr<cuda::Gemms> gemms_;
@@ -249,6 +283,14 @@ class CudaDevice final : public Device {
   void copy_out(void* host, const void* from, Bytes bytes) override {
     expect(cudaMemcpyAsync(host, from, size(bytes), cudaMemcpyDefault, state().stream()), "a copy");
     expect(cudaStreamSynchronize(state().stream()), "a copy");
+  }
+  std::unique_ptr<Copying> start_copy_in(void* to, const void* host, Bytes bytes) override {
+    return std::make_unique<CudaCopying>(to, host, size(bytes), state().side(true),
+                                         state().stream());
+  }
+  std::unique_ptr<Copying> start_copy_out(void* host, const void* from, Bytes bytes) override {
+    return std::make_unique<CudaCopying>(host, from, size(bytes), state().side(false),
+                                         state().stream());
   }
   void fill_bytes(void* to, unsigned char value, Bytes bytes) override {
     expect(cudaMemsetAsync(to, value, size(bytes), state().stream()), "a fill");

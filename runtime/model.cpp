@@ -227,35 +227,61 @@ Tensor Model::forward_layers(Tensor x) {
       if (checkpoint.recomputed)
         how = i == checkpoint.first && keeps_input_[i] ? Layer::Forward::keeps_input
                                                        : Layer::Forward::keeps_nothing;
+      const bool offloads = how == Layer::Forward::keeps_input && strategy_.offload.activations;
+      if (offloads) offload_input(i, std::as_const(x).view());
       x = layers_[i].forward(std::move(x), how, saved_[i]);
-      if (how == Layer::Forward::keeps_input && strategy_.offload.activations) offload_input(i);
+      if (offloads) end_offload(i);
       end_use(unit, Phase::forward);
     }
   }
   return x;
 }
 
-void Model::offload_input(std::size_t layer) {
+void Model::offload_input(std::size_t layer, ConstTensorView x) {
   host_inputs_.resize(layers_.size());
-  Tensor& input = input_of(saved_[layer]);
-  Op op(worker_, decisions::kOffloadInput);
+  fetched_.resize(layers_.size());
+  const Op op(worker_, decisions::kOffloadInput);
   const HostOp host(worker_, decisions::kOffloadInput);
-  const ConstTensorView x = std::as_const(input).view();
-  host_inputs_[layer] = worker_.host_memory->allocate(worker_.prefix + decisions::kHostInput,
-                                                      Category::activations, x.dtype, x.shape);
-  worker_.device.copy_out(host_inputs_[layer].view().data, x.data, input.bytes());
-  op.consume(std::move(input));
+  Tensor& held = host_inputs_[layer];
+  held = worker_.host_memory->allocate(worker_.prefix + decisions::kHostInput,
+                                       Category::activations, x.dtype, x.shape);
+  offloading_ = worker_.device.start_copy_out(held.view().data, x.data, held.bytes());
+}
+
+void Model::end_offload(std::size_t layer) {
+  Op op(worker_, decisions::kOffloaded);
+  offloading_->wait();
+  offloading_.reset();
+  op.consume(std::move(input_of(saved_[layer])));
+}
+
+// Inside an op.
+void Model::begin_fetch(std::size_t layer) {
+  const Tensor& held = host_inputs_[layer];
+  const ConstTensorView kept = held.view();
+  fetched_[layer] =
+      worker_.memory.allocate(layer_units_[layer]->prefix() + decisions::kFetchedInput,
+                              Category::activations, kept.dtype, kept.shape);
+  fetching_ = worker_.device.start_copy_in(fetched_[layer].view().data, kept.data, held.bytes());
+}
+
+void Model::fetch_first() {
+  if (host_inputs_.empty() || !host_inputs_.back()) return;
+  worker_.prefix.clear();
+  worker_.phase = Phase::recompute;
+  const Op op(worker_, decisions::kFetchInput);
+  begin_fetch(layers_.size() - 1);
 }
 
 Tensor Model::fetch_input(std::size_t layer) {
   Tensor held = std::move(host_inputs_[layer]);
-  Op op(worker_, decisions::kFetchInput);
+  const Op op(worker_, decisions::kFetchInput);
   const HostOp host(worker_, decisions::kFetchInput);
   const Tensor ends_here = std::move(held);
-  const ConstTensorView kept = ends_here.view();
-  Tensor x = op.make(decisions::kFetchedInput, Category::activations, kept.shape);
-  worker_.device.copy_in(x.view().data, kept.data, ends_here.bytes());
-  return x;
+  fetching_->wait();
+  fetching_.reset();
+  if (layer > 0 && host_inputs_[layer - 1]) begin_fetch(layer - 1);
+  return std::move(fetched_[layer]);
 }
 
 // A checkpoint's layers from its input, up to the last value that backward reads.
@@ -282,6 +308,7 @@ void Model::backward_layer(std::size_t layer, Tensor& d) {
 }
 
 void Model::backward_layers(Tensor& d) {
+  fetch_first();
   reverse_layers(d);
   for (auto at = checkpoints_.rbegin(); at != checkpoints_.rend(); ++at) {
     if (at->first >= reversed_from_) continue;

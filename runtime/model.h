@@ -104,7 +104,8 @@ class Model {
   void while_gathered(std::initializer_list<shard::Unit*> units, Use use);
 
   // --offload activations: the input that a layer has kept (models/decisions/offload.h).
-  void offload_input(std::size_t layer);
+  void offload_input(std::size_t layer, ConstTensorView x), end_offload(std::size_t layer);
+  void begin_fetch(std::size_t layer), fetch_first();
   Tensor fetch_input(std::size_t layer);
   Tensor forward_layers(Tensor x);
   void recompute(const Checkpoint& checkpoint);
@@ -140,7 +141,9 @@ class Model {
   std::vector<shard::Unit*> in_place_;  // reductions to wait for
   const shard::Unit* last_reduced_ = nullptr;  // the last unit whose backward is done
   std::vector<LayerSaved> saved_;
-  std::vector<Tensor> host_inputs_;  // of layers, where inputs are offloaded
+  // Of layers, where inputs are offloaded: on the host, and what is on its way back.
+  std::vector<Tensor> host_inputs_, fetched_;
+  std::unique_ptr<Copying> offloading_, fetching_;  // last, so that nobody copies what is gone
 };
 
 }  // namespace plimsoll::runtime

@@ -30,7 +30,8 @@ class PinnedRegion final : public Region {
     if (bytes.value() <= locked_) return;
     const std::int64_t more = std::max(bytes.value(), locked_ + locked_ / 8);
     const std::int64_t next = std::min(round_up(Bytes(more), kGranule).value(), most_);
-    // What was copied from here has arrived: only streams that are waited for copy.
+    // Inputs of layers may be on their way (Device::start_copy_out).
+    if (locked_ > 0) expect(cudaDeviceSynchronize(), "page-locked memory");
     if (locked_ > 0) expect(cudaHostUnregister(pages_->base()), "page-locked memory");
     locked_ = 0;
     const cudaError_t status =

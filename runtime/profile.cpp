@@ -292,6 +292,13 @@ class Profile::Profiled final : public Device {
   void copy_out(void* host, const void* from, Bytes bytes) override {
     device_.copy_out(host, from, bytes);
   }
+  // Beside the kernels: no part of their times.
+  std::unique_ptr<Copying> start_copy_in(void* to, const void* host, Bytes bytes) override {
+    return device_.start_copy_in(to, host, bytes);
+  }
+  std::unique_ptr<Copying> start_copy_out(void* host, const void* from, Bytes bytes) override {
+    return device_.start_copy_out(host, from, bytes);
+  }
   void fill_bytes(void* to, unsigned char value, Bytes bytes) override {
     noted("fill_bytes", bytes.real(), 0, [&] { device_.fill_bytes(to, value, bytes); });
   }

@@ -19,12 +19,17 @@
 // copied down where there are no masters. After the kernel the weights are copied back. Where a
 // step is skipped (overflow) nothing is copied, and the buffers are made all the same.
 //
-// --offload activations, with --recompute full: when a layer's forward is done, the input that it
-// keeps for its backward is copied to the host and dies on the device (kOffloadInput, an op of both
-// memories); before the layer runs again, when its parameters are there, it is made on the device
-// (kFetchedInput) and copied back, and dies on the host (kFetchInput). The last layer's too: which
-// layer is the last is no question then. Copies are in the order of the other work, and beside
-// nothing.
+// --offload activations, with --recompute full: the input that a layer keeps for its backward is on
+// the host from its forward on. Copies run beside the layers:
+//   forward   kOffloadInput, an op of both memories: the host's tensor is made and the copy begins,
+//             before the layer's first op, which reads the input as well; kOffloaded behind its
+//             last one: the copy has ended, and the input dies on the device
+//   backward  kFetchInput, an op of both memories, when the layer's parameters are there and before
+//             it runs again: the copy of its own input has ended, which dies on the host; that of
+//             the layer below is made on the device (kFetchedInput), and its copy begins. So two
+//             are there while a layer runs backward. The uppermost's begins in an op of that name
+//             before the layers, behind the head, whose logits are gone by then.
+// The last layer's input goes too: which layer is the last is no question then.
 #pragma once
 
 #include "models/run_spec.h"
@@ -33,6 +38,7 @@ namespace plimsoll::models::decisions {
 
 inline constexpr const char* kHostScalars = "scalars.host";
 inline constexpr const char* kOffloadInput = "in.offload";  // ops
+inline constexpr const char* kOffloaded = "in.offloaded";
 inline constexpr const char* kFetchInput = "in.fetch";
 inline constexpr const char* kHostInput = "in.host";  // of the compute dtype, as wide as the stream
 inline constexpr const char* kFetchedInput = "in";

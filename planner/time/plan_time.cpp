@@ -91,13 +91,17 @@ OffloadTime add_copies(const Question& question, const ModelParts& parts, double
   if (!question.strategy.offload.activations) return {};
   const models::Gpu& gpu = *question.cluster.gpu;
   const OffloadTime copies = offload_time(gpu, parts, question.strategy, question.batch, compute);
+  const bool own = stack_info(question.strategy.stack).own_kernels;
   assume(plan, "time: copied to the host in a step, and as much back, GB", copies.bytes / 1e9,
-         "derived", "layers' inputs, and what the loss saved; trl 1.16, activation_offloading.py");
+         "derived",
+         own ? "layers' inputs (models/decisions/offload.h)"
+             : "layers' inputs, and what the loss saved; trl 1.16, activation_offloading.py");
   assume(plan, "time: GPU to host, GB/s in one direction", gpu.pcie_bandwidth / 1e9, "derived",
          "models/specs/gpus.json");
   assume(plan, "time: of that, reached by copies of pinned memory", pinned_copy_share());
   assume(plan, "time: copies that nothing hides, milliseconds", copies.exposed * 1e3, "assumed",
-         "layers' copies run beside the layers, the loss's beside nothing; none was timed");
+         own ? "copies run beside the layers, the first one back beside nothing; none was timed"
+             : "layers' copies run beside the layers, the loss's beside nothing; none was timed");
   return copies;
 }
 
@@ -110,11 +114,9 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   if (s.device != models::Device::cuda || !question.cluster.gpu) return;
   const TimeModel model(parts, question.cluster);
   if (!model.knows(s.precision)) return;
-  // Without checkpoints every saved tensor is copied: no run has shown what hides behind what. Our
-  // own runtime's copies run beside nothing, and none was timed.
+  // Without checkpoints every saved tensor is copied: no run has shown what hides behind what.
   const bool by_host = s.offload.optimizer || s.offload.params ||
-                       (s.offload.activations && (s.recompute.kind == models::RecomputeKind::none ||
-                                                  stack_info(s.stack).own_kernels));
+                       (s.offload.activations && s.recompute.kind == models::RecomputeKind::none);
   if (by_host || (s.offload.activations && question.cluster.gpu->pcie_bandwidth == 0)) {
     plan.assumptions.push_back(
         {"time", "null", "assumed",

@@ -43,16 +43,18 @@ class Techniques(unittest.TestCase):
             self.assertIn(says, result.stderr)
 
     def test_inputs_of_layers_are_on_the_host_and_change_no_loss(self):
-        words = [*WORDS, "--ranks", "2", "--zero", "3", "--recompute", "full"]
+        # Four sequences of 64: three layers' inputs are more than two and a layer's gradients.
+        words = [*WORDS, "--ranks", "2", "--zero", "3", "--recompute", "full", "--micro-batch", "4"]
+        words[words.index("--seq-len") + 1] = "64"
         usual = self.document(self.tiny, *words)
         prediction = self.folder / "prediction.json"
         away = self.document(self.tiny, *words, "--offload", "activations", "--prediction", prediction)
         self.assertTrue(away["comparison"]["agrees"])
         self.assertEqual([step["loss"] for step in away["steps"]], [step["loss"] for step in usual["steps"]])
         self.assertLess(away["ranks"][1]["peak_bytes"], usual["ranks"][1]["peak_bytes"])
-        # Three inputs of 16 tokens, 32 wide, in bf16.
+        # Three inputs of 256 tokens, 32 wide, in bf16.
         host = json.loads(prediction.read_text())["host"]
-        self.assertEqual(host["pageable_bytes"], 3 * 16 * TINY["hidden_size"] * 2)
+        self.assertEqual(host["pageable_bytes"], 3 * 256 * TINY["hidden_size"] * 2)
         for more in ([], ["--recompute", "sqrt"]):
             result = plimsoll("run", self.tiny, *WORDS, "--offload", "activations", *more)
             self.assertEqual(result.returncode, 2, result.stdout)

@@ -5,6 +5,7 @@
 
 #include "models/storages.h"
 #include "tests/witness/case.h"
+#include "tests/witness/late_copies.h"
 
 namespace plimsoll::witness {
 namespace {
@@ -124,6 +125,25 @@ TEST_CASE("inputs of layers on the host change no bit") {
         c.strategy.offload.optimizer = states;
         check_same(reference, c);
       }
+}
+
+// Each of two steps has 2 micro-batches, whose 3 layers' inputs go and come back on 3 ranks.
+TEST_CASE("nor do copies that arrive only when they are waited for") {
+  static LateCopies late;
+  for (const int zero : {0, 3}) {
+    Case c = base("llama", Precision::bf16_mixed, 3, zero);
+    c.strategy.recompute.kind = RecomputeKind::full;
+    c.batch.grad_accum = 2;
+    c.poison = true;
+    c.steps = 2;
+    const Measured reference = measured(c);
+    c.strategy.offload.activations = true;
+    const std::int64_t before = late.copies();
+    run_on(late);
+    check_same(reference, c);
+    run_on(runtime::host_device());
+    CHECK(late.copies() - before == 2 * 2 * 2 * 3 * 3);
+  }
 }
 
 TEST_CASE("stepping in the backward changes no bit of a run that clips nothing") {

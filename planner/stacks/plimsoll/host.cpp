@@ -13,6 +13,26 @@ bool StepWriter::offloads_input(const Run& run, std::size_t layer) const {
   return strategy_.offload.activations && run.recomputed && run.own(layer).gradients.last >= 0;
 }
 
+// What is fetched for the layer that runs backward behind layer `layer` of an instance of run `r`.
+Ref StepWriter::fetched_below(std::size_t r, std::size_t layer) const {
+  const Run& run = runs_[r];
+  const auto of = [&](const Run& other, std::size_t j) {
+    return offloads_input(other, j) ? other.fetched[j] : kNoTensor;
+  };
+  if (layer > 0) return {of(run, layer - 1)};
+  return {of(run, run.stride() - 1), -1,
+          r > 0 ? of(runs_[r - 1], runs_[r - 1].stride() - 1) : kNoTensor};
+}
+
+void StepWriter::fetch_first() {
+  if (runs_.empty() || !offloads_input(runs_.back(), runs_.back().stride() - 1)) return;
+  b_.open(kNoGroup, false, times_);
+  op(decisions::kFetchInput, Phase::recompute)
+      .touch(runs_.back().fetched.back(), -1, kNoTensor, models::Access::write);
+  b_.work().moves(0, 0);
+  b_.close();
+}
+
 class HostWriter {
  public:
   HostWriter(StepWriter& step, models::StepProgram& program)

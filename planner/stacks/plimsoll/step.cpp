@@ -83,6 +83,10 @@ void StepWriter::micro_batch() {
       (last ? run.out : run.inner[j]) =
           b_.tensor_in(run.group, decisions::kLayerOut,
                        b_.rounded(layer_.bytes(d_.hidden, regime_.compute)), Category::activations);
+      if (offloads_input(run, j))
+        run.fetched[j] = b_.tensor_in(run.group, decisions::kFetchedInput,
+                                      b_.rounded(layer_.bytes(d_.hidden, regime_.compute)),
+                                      Category::activations);
       if (!run.alternates() && j > 0 && !last) b_.note_repeat(before, layer);
     }
     b_.at_layer(0);
@@ -99,6 +103,7 @@ void StepWriter::micro_batch() {
     chunked_loss();
   b_.begin(models::Section::layers);
   final_norm_backward();
+  fetch_first();
   if (recurses())
     layers_backward_recursively();
   else
@@ -133,13 +138,17 @@ void StepWriter::layers_forward(std::size_t r) {
     const ProgramBuilder::Place before = std::exchange(layer, b_.place());
     b_.at_layer(static_cast<std::uint16_t>(j));
     gather(run.units[j], Phase::forward, next_forward(r, j));
+    const Ref in = input_of(r, j);
+    // A copy is no kernel.
+    const auto copying = [&](const char* name) {
+      op(name, Phase::forward).touch(in.tensor, in.delta, in.beyond);
+      b_.work().moves(0, 0);
+    };
+    if (offloads_input(run, j)) copying(decisions::kOffloadInput);
     layer_.forward(Phase::forward, run.own(j),
-                   run.recomputed ? RequiresGrad{} : run.own(j).gradients, input_of(r, j),
+                   run.recomputed ? RequiresGrad{} : run.own(j).gradients, in,
                    j + 1 < run.stride() ? run.inner[j] : run.out, false, run.saved[j]);
-    if (offloads_input(run, j)) {
-      const Ref in = input_of(r, j);
-      op(decisions::kOffloadInput, Phase::forward).touch(in.tensor, in.delta, in.beyond);
-    }
+    if (offloads_input(run, j)) copying(decisions::kOffloaded);
     free_gathered(run.units[j], Phase::forward, run.units[j].gathered_forward);
     if (!run.alternates() && j > 0) b_.note_repeat(before, layer);
   }
@@ -160,8 +169,11 @@ void StepWriter::recompute(std::size_t r, std::size_t end) {
     gather(run.units[j], Phase::recompute,
            last ? next_backward(r, j) : Ref{run.units[j + 1].gathered_again});
     if (offloads_input(run, j)) {
-      run.fetched[j] = layer_.make(decisions::kFetchedInput, d_.hidden);
-      op(decisions::kFetchInput, Phase::recompute).write(run.fetched[j]);
+      const Ref below = fetched_below(r, j);
+      op(decisions::kFetchInput, Phase::recompute)
+          .touch(run.fetched[j], 0, kNoTensor)
+          .touch(below.tensor, below.delta, below.beyond, models::Access::write);
+      b_.work().moves(0, 0);
       input = {run.fetched[j]};
     }
     if (!last) run.again[j] = layer_.make(decisions::kLayerOut, d_.hidden);

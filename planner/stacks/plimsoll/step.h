@@ -86,15 +86,15 @@ class StepWriter {
   Ref input_of(std::size_t run, std::size_t layer) const;
   // Whether the layer's input is on the host between its forward and its backward (host.cpp).
   bool offloads_input(const Run& run, std::size_t layer) const;
+  Ref fetched_below(std::size_t run, std::size_t layer) const;
+  void fetch_first();
   Ref stream_end() const;
   bool below_head_trains() const;
   OpBuilder op(const char* name, Phase phase) { return b_.op(name, phase); }
   void optimizer_step(), step(const Unit&unit);
 
   // The ends of the model (ends.cpp).
-  void embed();
-  void embedding_backward();
-  void final_norm();
+  void embed(), embedding_backward(), final_norm();
   TensorId logits(SymInt rows);
   TensorId loss_rows(const char* name, Category category);
   void gather_last_layer();
