@@ -102,9 +102,9 @@ void Unit::step_matrix(const OptimizerStep& step, const Place& place) {
   inside.first_element = first_element_ + place.first;
   OptimizerStep adamw = step;
   adamw.learning_rate = 1;
-  adamw.options.weight_decay = 0;
   take_step(worker_, kernels, adamw, inside);
-  // The update is what a weight of 0 became; back, in the gradient's place and dtype.
+  // The update is what a weight of 0 became, which has nothing to decay; back, in the gradient's
+  // place and dtype.
   const TensorView rounded{projected.data, gradient.dtype, shape};
   kernels.cast(update, rounded);
   const kernels::LinearOptions back{.scale = -decisions::kProjectionScale};
