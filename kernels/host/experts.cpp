@@ -159,7 +159,7 @@ class Tiles {
   explicit Tiles(const TensorView& panels) {
     const std::int64_t held = panels ? panels.elements() : 0;
     const auto most =
-        static_cast<std::int64_t>(std::floor(std::sqrt(static_cast<double>(held / 3))));
+        static_cast<std::int64_t>(std::floor(std::sqrt(static_cast<double>(held) / 3)));
     side_ = std::max(kLeastSide, most);
     float* const at = most >= kLeastSide ? fp32_of(panels) : stack_;
     for (int i = 0; i < 3; ++i) tile_[i] = at + i * side_ * side_;

@@ -32,10 +32,10 @@ constexpr std::int64_t logits_stride(std::int64_t vocabulary, DType dtype) {
 }
 
 // Rows of a chunk: a power of two; the last chunk may be shorter.
-constexpr std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType dtype) {
+inline std::int64_t loss_chunk_rows(std::int64_t vocabulary, DType dtype) {
   std::int64_t rows = kLeastChunkRows;
   const std::int64_t row = std::max<std::int64_t>(logits_stride(vocabulary, dtype), 1);
-  while (rows * 2 <= kLossChunk.value() / (bits(dtype) / 8) / row) rows *= 2;
+  while (rows * 2 <= kLossChunk.value() / storage(Count(1), dtype).value() / row) rows *= 2;
   return rows;
 }
 

@@ -48,9 +48,9 @@ constexpr std::int64_t alignment_elements(DType dtype) {
 
 // Elements of each of `pieces` equal pieces that one message carries: at most `cap` bytes together,
 // whole alignments where there is room for one, at least one element.
-constexpr std::int64_t message_elements(Bytes cap, DType dtype, std::int64_t pieces) {
+inline std::int64_t message_elements(Bytes cap, DType dtype, std::int64_t pieces) {
   const std::int64_t step = alignment_elements(dtype);
-  const std::int64_t room = cap.value() / (bits(dtype) / 8 * pieces);
+  const std::int64_t room = cap.value() / storage(Count(pieces), dtype).value();
   const std::int64_t most = room < 1 ? 1 : room;
   return most >= step ? most / step * step : most;
 }
