@@ -211,7 +211,7 @@ constexpr Option kPlanOptions[] = {
     Option{"reduce-dtype", "DTYPE", "Precision",
            "gradients are cast to it for the exchange over ranks (plimsoll); FSDP's reduce dtype"}
         .of_step_at("strategy/reduce_dtype")
-        .fixing("zero", "stack", "precision"),
+        .fixing("stack", "precision"),
     Option{"master-weights", "YES|NO", "Precision", "fp32 masters beside 16-bit weights"}
         .of_step_at("strategy/master_weights")
         .fixing("precision"),
