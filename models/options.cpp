@@ -208,6 +208,10 @@ constexpr Option kPlanOptions[] = {
     Option{"grad-dtype", "DTYPE", "Precision", "of reduced gradients (the stack's)"}
         .of_step_at("strategy/grad_dtype")
         .fixing("zero", "stack", "precision"),
+    Option{"reduce-dtype", "DTYPE", "Precision",
+           "gradients are cast to it for the exchange over ranks (plimsoll); FSDP's reduce dtype"}
+        .of_step_at("strategy/reduce_dtype")
+        .fixing("stack", "precision"),
     Option{"master-weights", "YES|NO", "Precision", "fp32 masters beside 16-bit weights"}
         .of_step_at("strategy/master_weights")
         .fixing("precision"),

@@ -114,7 +114,13 @@ void read_data_parallel(const Config& strategy, const Config& stack, Strategy& s
   // Other stacks have no such knob; what stands there is the word for "as always".
   if (s.stack == Stack::pytorch && strategy.has("fsdp_upcast"))
     data.fsdp_upcast = strategy.flag("fsdp_upcast", true);
-  if (s.stack == Stack::pytorch) data.reduce_dtype = s.grad_dtype;
+  data.reduce_dtype = dtype(strategy, "reduce_dtype");
+  if (s.stack == Stack::pytorch && data.zero >= 2) {  // FSDP has one dtype under two names
+    if (data.reduce_dtype && s.grad_dtype && data.reduce_dtype != s.grad_dtype)
+      strategy.refuse("reduce_dtype", "the same as grad_dtype");
+    if (!s.grad_dtype) s.grad_dtype = data.reduce_dtype;
+    data.reduce_dtype = s.grad_dtype;
+  }
   const std::optional<Config> ddp = strategy.section("ddp");
   if (!ddp) return;
   constexpr double mib = 1 << 20, most = 1 << 20;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/decisions/mesh.h"
+#include "models/decisions/precision.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
 #include "models/storages.h"
@@ -121,6 +122,10 @@ void Techniques::add_states() {
           x.attention == Attention::xformers)
         x.attention = Attention::flash;
     });
+  if (stack.own_kernels && models::decisions::reduce_dtype(s) &&
+      models::decisions::mesh_of(s).communicates())
+    used(named("reduce-dtype", name_of(*s.data.reduce_dtype)), "gradients exchanged in fp32",
+         [](Question& c) { c.strategy.data.reduce_dtype.reset(); });
   if (is_mixed(s.precision) && !s.quantize && s.param_dtype && *s.param_dtype != DType::fp32)
     used(named("param-dtype", name_of(*s.param_dtype)), "--param-dtype fp32",
          [](Question& c) { c.strategy.param_dtype = DType::fp32; });

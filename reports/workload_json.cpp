@@ -7,6 +7,7 @@
 #include "models/bitsandbytes.h"
 #include "models/decisions/exchange.h"
 #include "models/decisions/layer.h"
+#include "models/decisions/precision.h"
 #include "models/host_optimizer.h"
 #include "models/options.h"
 #include "models/prompt_adapters.h"
@@ -276,6 +277,11 @@ constexpr Member kStrategy[] = {
      }},
     {"recompute",
      [](JsonWriter& json, const Strategy& s) { json.value(models::text_of(s.recompute)); }},
+    {"reduce_dtype",
+     [](JsonWriter& json, const Strategy& s) { json.value(name_if(s.data.reduce_dtype)); },
+     [](const Strategy& s) {
+       return s.stack == models::Stack::plimsoll && decisions::reduce_dtype(s).has_value();
+     }},
     {"rows", [](JsonWriter& json, const Strategy& s) { json.value(name_of(s.rows)); },
      [](const Strategy& s) { return s.rows != models::Rows::full; }},
     {"shard_group", [](JsonWriter& json, const Strategy& s) { json.value(shard_group(s)); }},

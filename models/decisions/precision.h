@@ -28,6 +28,8 @@ struct TrainedDtypes {
 struct Regime {
   DType compute = DType::fp32;  // activations, logits, operands of GEMMs, frozen weights
   TrainedDtypes base, adapters;
+  // Gradients are cast to it for each exchange (sharding.h); none: they are exchanged as they are.
+  std::optional<DType> reduce;
   bool loss_scaling = false;  // fp16: a dynamic factor on the loss, an overflow skips the step
   bool float8 = false;  // the layers' linears multiply in 8 bits
 };
@@ -37,6 +39,16 @@ struct Regime {
 // read in; weights are converted while they are read, so it changes nothing here.
 // Error{unsupported}: pure fp16. Error{bad_input}: combinations that cannot be.
 Regime regime_of(const Strategy& strategy);
+
+// --reduce-dtype: what gradients are cast to while ranks exchange them, where any that is trained
+// is wider. Then those that have the dtype already are copied too: all units go one way. fp32 and
+// the gradients' own dtype change nothing.
+//
+// Refused (regime_of, Error{bad_input}): fp32 of 16-bit gradients, and one 16-bit dtype of the
+// other, which would be no compression; fp16 without loss scaling: a sum beyond 65504 would be
+// infinite, and only the step that loss scaling skips and repeats with half the scale (the overflow
+// that the norm of gradients finds) makes that harmless; and what is below 2^-24 would be 0.
+std::optional<DType> reduce_dtype(const Strategy& strategy);
 
 // Reductions of a row (mean, 1/rms, log-sum-exp, the loss of a token) and rotary tables.
 inline constexpr DType kStatistics = DType::fp32;

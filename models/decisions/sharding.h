@@ -34,6 +34,16 @@
 // after a reduce-scatter the replicas all-reduce the piece in place. Ranks that are threads read
 // each other's buffers, and NCCL reduces in place; exchange.h says which communicators receive into
 // a staging block of their own.
+//
+// --reduce-dtype (precision.h, reduce_dtype). The op `reduce` casts the unit's whole gradients,
+// padding too, part after part into one tensor of that dtype (gradients.compressed, rounded to
+// nearest even) and begins to exchange it in their place, in messages of as many bytes. It is held,
+// under every stage, until the backward of the next unit that has some is done. Then `reduced`
+// widens the sum, which rounds nothing, into the gradients (stages 0 and 1: those that were cast)
+// or into the shard, or adds it there, and the tensor ends. Whole gradients that go away (stages 2
+// and 3; gradients.new) end with the cast: while ranks exchange, 2 bytes are held and not 4. The
+// ranks' values are added in fp32 and rounded once (runtime/comm/communicator.h; NCCL's own sums of
+// the fast mode round as NCCL does); replicas' all-reduce of the piece rounds a second time.
 #pragma once
 
 #include "models/decisions/mesh.h"

@@ -19,6 +19,7 @@ struct UnitNames {
   const char* gradients;  // whole
   const char* gradients_new;  // of one micro-batch, where they are added to `gradients`
   const char* gradients_shard;  // this rank's piece
+  const char* gradients_compressed;  // what ranks exchange of them (--reduce-dtype)
   const char *reduce, *reduced;  // ops: begin, and take the result of the unit before
   const char *step, *gather_stepped;  // ops of the optimizer
   const char *host_gradients, *host_parameters;  // in the host's memory (offload.h)
@@ -43,6 +44,7 @@ inline constexpr UnitNames unit_names{
     Joined<U, "gradients">::chars,
     Joined<U, "gradients.new">::chars,
     Joined<U, "gradients.shard">::chars,
+    Joined<U, "gradients.compressed">::chars,
     Joined<U, "reduce">::chars,
     Joined<U, "reduced">::chars,
     Joined<U, "optimizer.step">::chars,

@@ -190,7 +190,7 @@ bool Unit::reduces() const {
 }
 
 bool Unit::holds() const {
-  return reduces() && (shards_gradients() || adds());
+  return reduces() && (compresses() || whole_ends());
 }
 
 std::int64_t Unit::bucket(DType dtype, std::int64_t pieces) const {
@@ -202,7 +202,7 @@ Bytes Unit::largest_message() const {
   if (!group_.sharding.reduces()) return largest;
   for (const Part p : kTrainedParts) {
     const FlatPart& part = layout_.part(p);
-    const DType dtype = part.dtypes.gradient;
+    const DType dtype = worker_.regime.reduce.value_or(part.dtypes.gradient);
     // The replicas' all-reduce of a piece is a smaller message than the reduce-scatter's.
     const std::int64_t elements =
         std::min(part.piece, bucket(dtype, layout_.shards)) * layout_.shards;
@@ -218,13 +218,26 @@ void Unit::start_all_reduce(TensorView flat) {
         slice(flat, first, std::min(most, flat.elements() - first))));
 }
 
-void Unit::start_reduce(Op&) {
+void Unit::cast_gradients() {
+  FlatTensor::Sizes narrow = sizes(State::gradients, Holds::whole);
+  for (FlatTensor::PartSize& size : narrow) size.dtype = *worker_.regime.reduce;
+  compressed_ = FlatTensor(worker_.memory, prefix_ + names_.gradients_compressed,
+                           Category::communication, narrow);
+  for (const Part p : kTrainedParts)
+    if (const TensorView from = written().part(p)) worker_.kernels.cast(from, compressed_.part(p));
+}
+
+void Unit::start_reduce(Op& op) {
   FlatTensor& whole = written();
   check(reduces() && !reducing_ && whole, ErrorKind::internal, [&] {
     return prefix_ + names_.gradients + ": reduced once, when backward has written them";
   });
+  if (compresses()) {
+    cast_gradients();
+    if (whole_ends()) op.consume(whole.take());
+  }
   for (const Part p : kTrainedParts) {
-    const TensorView flat = whole.part(p);
+    const TensorView flat = exchanged().part(p);
     if (!flat) continue;
     if (!shards_states()) {
       start_all_reduce(flat);
@@ -246,33 +259,30 @@ void Unit::finish_reduce() {
 void Unit::take_reduced(Op& op) {
   if (!reducing_) return;
   finish_reduce();
-  FlatTensor& whole = written();
+  FlatTensor& sums = exchanged();
   if (shards_states() && group_.sharding.replicas > 1) {
     for (const Part p : kTrainedParts)
-      if (whole.part(p)) start_all_reduce(own(whole, p));
+      if (sums.part(p)) start_all_reduce(own(sums, p));
     finish_reduce();
   }
   reducing_ = false;
-  if (shards_gradients()) {
-    const bool first = !gradients_shard_;
-    if (first)
-      gradients_shard_ =
-          make(names_.gradients_shard, Category::gradients, State::gradients, Holds::piece);
-    for (const Part p : kTrainedParts) {
-      if (!whole.part(p)) continue;
-      const ConstTensorView sum = own(whole, p);
-      if (first)
-        worker_.device.copy(gradients_shard_.part(p).data, sum.data,
-                            storage(Count(sum.elements()), sum.dtype));
-      else
-        worker_.kernels.add(sum, gradients_shard_.part(p));
-    }
-    op.consume(whole.take());
-  } else if (adds()) {
-    for (const Part p : kTrainedParts)
-      if (whole.part(p)) worker_.kernels.add(own(whole, p), own(gradients_, p));
-    op.consume(whole.take());
+  if (!compresses() && !whole_ends()) return;  // in place
+  const bool first = shards_gradients() && !gradients_shard_;
+  if (first)
+    gradients_shard_ =
+        make(names_.gradients_shard, Category::gradients, State::gradients, Holds::piece);
+  for (const Part p : kTrainedParts) {
+    if (!sums.part(p)) continue;
+    const ConstTensorView sum = own(sums, p);
+    const TensorView kept = shards_gradients() ? gradients_shard_.part(p) : own(gradients_, p);
+    if (!first && whole_ends())
+      worker_.kernels.add(sum, kept);
+    else if (sum.dtype != kept.dtype)
+      worker_.kernels.cast(sum, kept);
+    else
+      worker_.device.copy(kept.data, sum.data, storage(Count(sum.elements()), sum.dtype));
   }
+  op.consume(sums.take());
 }
 
 void Unit::drop_gradients(Op& op) {

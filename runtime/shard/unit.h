@@ -65,11 +65,10 @@ class Unit final : public ParameterStore {
   TensorView gradient(std::size_t index) override;
   // Whether this micro-batch's gradients are reduced when the unit's backward is done.
   bool reduces() const;
-  // Whether take_reduced makes, moves or ends a tensor (stages 2 and 3; gradients.new): there is an
-  // op for it. Otherwise the sum is in place.
+  // Whether take_reduced makes, moves or ends a tensor (stages 2 and 3; gradients.new; compressed
+  // ones): there is an op for it. Otherwise the sum is in place.
   bool holds() const;
-  void start_reduce(Op& op);
-  void take_reduced(Op& op);
+  void start_reduce(Op&op), take_reduced(Op&op);
   bool reducing() const { return reducing_; }
   // The largest sum over ranks of start_reduce and take_reduced: what a communicator that stages
   // needs a block for. 0: nothing is reduced.
@@ -115,9 +114,12 @@ class Unit final : public ParameterStore {
   ConstTensorView whole_place(const Place& place) const;
   FlatTensor& written();  // what this micro-batch's backward writes
   bool adds() const;  // it is gradients.new
+  bool whole_ends() const { return shards_gradients() || adds(); }  // what is written goes away
+  bool compresses() const { return worker_.regime.reduce.has_value(); }  // a cast is exchanged
+  FlatTensor& exchanged() { return compresses() ? compressed_ : written(); }
   std::int64_t bucket(DType dtype, std::int64_t pieces) const;
   void start_all_reduce(TensorView flat);  // over the replicas
-  void finish_reduce(), finish_gather() const;
+  void cast_gradients(), finish_reduce(), finish_gather() const;
 
   FlatTensor* stored(State state);
   bool is_piece(State state) const;
@@ -138,9 +140,7 @@ class Unit final : public ParameterStore {
   std::int64_t micro_batch_ = 0, micro_batches_ = 1;
 
   FlatTensor parameters_, masters_, first_moment_, second_moment_, first_scales_, second_scales_,
-      projector_;
-  FlatTensor gathered_;
-  FlatTensor gradients_, gradients_new_, gradients_shard_;
+      projector_, gathered_, gradients_, gradients_new_, gradients_shard_, compressed_;
   bool reducing_ = false;
   // Last, so that they end first: nobody reads memory that is gone.
   std::vector<comm::Pending> reductions_;

@@ -101,6 +101,28 @@ std::vector<Fault> wrong_lifetimes() {
   };
 }
 
+// Casts of a layer's 6000 elements while ranks exchange them.
+std::vector<Fault> wrong_casts() {
+  return {
+      {"a cast as wide as what it is of", cast(2, 1),
+       [](StepProgram& p) {
+         CHECK(tensor(p, "gradients.compressed").bytes == Bytes(12'000));
+         tensor(p, "gradients.compressed").bytes = Bytes(24'000);
+       },
+       "layers.2.gradients.compressed"},
+      {"a cast that ends where it was sent", cast(2, 0),
+       [](StepProgram& p) {
+         forget(p, op(p, "reduced", Phase::backward), id_of(p, "gradients.compressed"));
+       },
+       "layers.2.gradients.compressed (12,000 B): dies"},
+      {"whole gradients held beside their cast", cast(2, 2),
+       [](StepProgram& p) {
+         touch(p, op(p, "reduced", Phase::backward), {.tensor = id_of(p, "gradients"), .delta = 1});
+       },
+       "layers.2.gradients (24,000 B): dies"},
+  };
+}
+
 // Parameters, gradients, states, and how they move between ranks.
 std::vector<Fault> wrong_states() {
   return {
@@ -219,6 +241,9 @@ TEST_CASE("a plan with a wrong lifetime is caught, and the tensor named") {
 }
 TEST_CASE("a plan with wrong states or sharding is caught, and the tensor named") {
   check_caught(wrong_states());
+}
+TEST_CASE("a plan with a wrong cast of gradients is caught, and the tensor named") {
+  check_caught(wrong_casts());
 }
 TEST_CASE("a plan with another order, phase, name or category is caught, and the op named") {
   check_caught(wrong_words());

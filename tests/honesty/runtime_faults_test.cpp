@@ -40,6 +40,11 @@ TEST_CASE("a tensor that outlives its last owner is caught and named") {
                "layers.1.parameters.gathered (24,000 B): dies");
   check_caught("whole gradients kept after they are reduced", llama(2, 2),
                {.kept = Kept{"layers.1.gradients", 2}}, "layers.1.gradients (24,000 B): dies");
+  check_caught("a cast kept after its sum is taken", cast(2, 1),
+               {.kept = Kept{"layers.1.gradients.compressed", 2}},
+               "layers.1.gradients.compressed (12,000 B): dies");
+  check_caught("whole gradients kept beside their cast", cast(2, 2),
+               {.kept = Kept{"layers.1.gradients", 2}}, "layers.1.gradients (24,000 B): dies");
   check_caught("gradients that no zero_grad frees", llama(1, 0),
                {.kept = Kept{"tail.gradients", kForLong}}, "tail.gradients");
   Case recomputes = llama(1, 0);

@@ -21,6 +21,12 @@ Case llama(std::int64_t ranks, int zero) {
   return c;
 }
 
+Case cast(std::int64_t ranks, int zero) {
+  Case c = llama(ranks, zero);
+  c.strategy.data.reduce_dtype = DType::bf16;
+  return c;
+}
+
 Case packed(std::int64_t ranks, int zero, std::string_view storage) {
   Case c = llama(ranks, zero);
   c.strategy.precision = models::Precision::bf16_mixed;

@@ -10,6 +10,8 @@ using witness::Case;
 
 // Three layers of a tiny Llama, fp32, one step of 2 x 10 tokens.
 Case llama(std::int64_t ranks, int zero);
+// Its gradients cast to bf16 while ranks exchange them.
+Case cast(std::int64_t ranks, int zero);
 // The same in bf16, with adapters on a packed base; nf4-dq: in 4 bits whose scales have 8.
 Case packed(std::int64_t ranks, int zero, std::string_view storage = "nf4-dq");
 

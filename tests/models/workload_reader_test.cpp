@@ -89,10 +89,8 @@ TEST_CASE("each member of a workload's strategy is read, and no other with it") 
   check("/strategy/fp8_recipe", "rowwise", [](Strategy& s) { s.fp8_recipe = Fp8Recipe::rowwise; });
   check("/strategy/fp8_all_gather", true, [](Strategy& s) { s.fp8_all_gather = true; });
   check("/strategy/param_dtype", "bf16", [](Strategy& s) { s.param_dtype = DType::bf16; });
-  check("/strategy/grad_dtype", "bf16", [](Strategy& s) {
-    s.grad_dtype = DType::bf16;
-    s.data.reduce_dtype = DType::bf16;  // FSDP's
-  });
+  check("/strategy/grad_dtype", "bf16", [](Strategy& s) { s.grad_dtype = DType::bf16; });
+  check("/strategy/reduce_dtype", "bf16", [](Strategy& s) { s.data.reduce_dtype = DType::bf16; });
   check("/strategy/master_weights", false, [](Strategy& s) { s.master_weights = false; });
   check("/strategy/zero", 3, [](Strategy& s) { s.data.zero = 3; });
   check("/strategy/zero", 2, [](Strategy& s) {
@@ -190,6 +188,24 @@ TEST_CASE("adapters, a packed base and DeepSpeed's knobs are read member by memb
   knobs["strategy"]["grad_dtype"] = "fp32";
   CHECK_FALSE(read(knobs).strategy.data.fsdp_upcast.has_value());
   CHECK_FALSE(read(knobs).strategy.data.reduce_dtype.has_value());
+}
+
+TEST_CASE("what FSDP reduces in has two names in a document, which may not differ") {
+  json knobs = least();
+  knobs["strategy"]["zero"] = 3;
+  const auto both = [&] {
+    const Strategy s = read(knobs).strategy;
+    CHECK(s.grad_dtype == DType::bf16);
+    CHECK(s.data.reduce_dtype == DType::bf16);
+  };
+  knobs["strategy"]["grad_dtype"] = "bf16";
+  both();
+  knobs["strategy"]["reduce_dtype"] = "bf16";
+  both();
+  knobs["strategy"].erase("grad_dtype");
+  both();
+  knobs["strategy"]["grad_dtype"] = "fp32";
+  CHECK_THROWS_WITH_AS(read(knobs), doctest::Contains("reduce_dtype"), Error);
 }
 
 TEST_CASE("the batch, the model and the nodes of a document are read") {

@@ -73,6 +73,8 @@ class Draw {
       s.train = {of<std::string>({first + "mlp.*", prefix + "*.bias", first + "*", "*norm*.weight",
                                   "*ln_*", "*wte*", "*embed_tokens*", "*mlp*", "*v_proj*"})};
     }
+    if (pick(0, 2) == 0)
+      s.data.reduce_dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
     return s;
   }
 

@@ -72,6 +72,49 @@ TEST_CASE("GaLore is for whole matrices on the device") {
         "--stack pytorch");
 }
 
+TEST_CASE("gradients are cast to what is narrower, and to fp16 with loss scaling alone") {
+  const std::vector<std::pair<const char*, std::function<void(Strategy&)>>> rows{
+      {"--reduce-dtype fp32: gradients are bf16 and are reduced in it; plimsoll takes bf16, or",
+       [](Strategy& s) { s.data.reduce_dtype = DType::fp32; }},
+      {"--reduce-dtype bf16: gradients are fp16 and are reduced in it; plimsoll takes fp16, or",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp16_mixed, s.data.reduce_dtype = DType::bf16;
+       }},
+      {"--reduce-dtype fp16: gradients are bf16",
+       [](Strategy& s) { s.data.reduce_dtype = DType::fp16; }},
+      {"--reduce-dtype fp16 needs --precision fp16-mixed",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp32, s.data.reduce_dtype = DType::fp16;
+       }},
+      {"--reduce-dtype fp16 needs --precision fp16-mixed",
+       [](Strategy& s) { s.grad_dtype = DType::fp32, s.data.reduce_dtype = DType::fp16; }},
+      {"", [](Strategy& s) { s.data.reduce_dtype = DType::bf16; }},
+      {"",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp16_mixed, s.grad_dtype = DType::fp32;
+         s.data.reduce_dtype = DType::bf16;
+       }},
+      {"",
+       [](Strategy& s) {
+         s.precision = models::Precision::fp16_mixed, s.data.reduce_dtype = DType::fp16;
+       }},
+      // Of adapters in fp32; the frozen base has no gradients.
+      {"",
+       [](Strategy& s) {
+         s.lora = models::Lora{.rank = 1, .targets = {"q_proj"}}, s.data.reduce_dtype = DType::fp32;
+       }},
+      {"--reduce-dtype fp32: gradients are bf16", [](Strategy& s) {
+         s.lora = models::Lora{.rank = 1, .targets = {"q_proj"}}, s.data.reduce_dtype = DType::fp32;
+         s.train = {"*norm*"};
+       }}};
+  for (const auto& [says, change] : rows) {
+    const std::string message = refusal(change);
+    CAPTURE(says);
+    CAPTURE(message);
+    CHECK((*says == 0 ? message.empty() : message.starts_with(says)));
+  }
+}
+
 TEST_CASE("stack plimsoll refuses what its runtime has not, and nothing beside it") {
   struct Row {
     const char* says;  // how the message begins; "": it is planned
@@ -107,8 +150,6 @@ TEST_CASE("stack plimsoll refuses what its runtime has not, and nothing beside i
        }},
       {"plimsoll's ZeRO-3 always reshards",
        [](Strategy& s) { s.gpus = 8, s.data.zero = 3, s.data.reshard_after_forward = false; }},
-      {"plimsoll reduces gradients in the dtype that they have",
-       [](Strategy& s) { s.data.reduce_dtype = DType::fp32; }},
       {"--fsdp-upcast is for --stack pytorch", [](Strategy& s) { s.data.fsdp_upcast = false; }},
       {"--compile is for --stack pytorch", [](Strategy& s) { s.compile = models::Compile::block; }},
       {"--kernels: plimsoll has its own (fused)",

@@ -300,6 +300,7 @@ TEST_CASE("torchtune's code runs as its recipes do") {
            [](Refusable& a) { a.s.data.reduce_dtype = DType::fp32; }},
           {kNothing,
            [](Refusable& a) {
+             shard_by_fsdp(a);
              a.s.param_dtype = a.s.grad_dtype = a.s.data.reduce_dtype = DType::bf16;
            }},
           {"--model-code torchtune@0.6.1 with --quantize",

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -146,6 +147,25 @@ TEST_CASE("what hangs on sharding and on checkpoints goes with them") {
                : "--offload optimizer instead of on the GPU",
         [params](Strategy& s) { (params ? s.offload.params : s.offload.optimizer) = true; },
         [](Strategy& s) { s.offload = {}; });
+}
+
+TEST_CASE("a cast for the exchange is a technique where our own ranks exchange what is wider") {
+  const auto cast = [](Strategy& s) {
+    s.stack = models::Stack::plimsoll;
+    s.gpus = 8;
+    s.data.zero = 2;
+    s.grad_dtype = DType::fp32;
+    s.data.reduce_dtype = DType::bf16;
+  };
+  const std::string option = "--reduce-dtype bf16 instead of gradients exchanged in fp32";
+  check_without(option, cast, [](Strategy& s) { s.data.reduce_dtype.reset(); });
+  for (const bool narrow : {false, true}) {
+    const Lines used = Asked([&](Strategy& s) {
+                         cast(s);
+                         narrow ? s.grad_dtype.reset() : void(s.gpus = 1);
+                       }).lines(true);
+    CHECK(std::ranges::count(used, option) == 0);
+  }
 }
 
 TEST_CASE("what hangs on a precision or an optimizer goes with it") {

@@ -1,4 +1,5 @@
-"""`plimsoll run` where the optimizer steps early and where inputs of layers are on the host."""
+"""`plimsoll run` where the optimizer steps early, where inputs of layers are on the host, and where ranks exchange casts
+of their gradients."""
 import json
 import pathlib
 import tempfile
@@ -39,6 +40,22 @@ class Techniques(unittest.TestCase):
         self.document(self.tiny, *on, "--max-norm", "0", "--optimizer-in-backward", "--resume", saved)
         for more, says in (["--max-norm", "1"], "knows no norm of all gradients"), (["--grad-accum", "2"], "--grad-accum"):
             result = plimsoll("run", self.tiny, *words[:-2], "--optimizer-in-backward", *more)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(says, result.stderr)
+
+    def test_gradients_cast_for_the_exchange_agree_with_their_plan(self):
+        for stage in ("0", "1", "2", "3"):
+            words = [*WORDS, "--ranks", "4", "--zero", stage, "--precision", "fp32"]
+            usual, cast = self.document(self.tiny, *words), self.document(self.tiny, *words, "--reduce-dtype", "bf16")
+            self.assertTrue(cast["comparison"]["agrees"])
+            losses = [[step["loss"] for step in run["steps"]] for run in (usual, cast)]
+            self.assertEqual(losses[0][0], losses[1][0])  # before anything is exchanged
+            self.assertNotEqual(losses[0][1:], losses[1][1:])
+            for one, other in zip(*losses):
+                self.assertAlmostEqual(one, other, delta=0.01 * one)
+        for more, says in (["--precision", "fp32", "--reduce-dtype", "fp16"], "needs --precision fp16-mixed"), (
+                ["--reduce-dtype", "fp32"], "gradients are bf16"):
+            result = plimsoll("run", self.tiny, *WORDS, "--ranks", "2", *more)
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn(says, result.stderr)
 

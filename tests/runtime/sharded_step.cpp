@@ -126,6 +126,8 @@ models::Strategy strategy_of(const StepCase& c) {
   strategy.gpus = c.ranks;
   strategy.data.zero = c.stage;
   strategy.data.shard_group = c.shard_group;
+  strategy.grad_dtype = c.gradients;
+  strategy.data.reduce_dtype = c.reduce;
   if (c.lora) strategy.lora.emplace();
   return strategy;
 }

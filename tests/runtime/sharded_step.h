@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct StepCase {
   bool lora = false;  // the last unit has adapters, the others are frozen
   Bytes bucket_cap = Bytes(200000);  // several messages for the largest tensor
   float max_norm = 0.5f;
+  std::optional<DType> gradients, reduce;  // --grad-dtype, --reduce-dtype
   bool overflow = false;  // one element of rank 0's last gradient is infinite
 };
 

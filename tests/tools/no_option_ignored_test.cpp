@@ -80,6 +80,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"fp8-all-gather", {{"yes"}, {"yes", {{"precision", "fp8-mixed"}}}}},
     {"param-dtype", {{"fp32"}, {"bf16"}, {"bf16", {{"fsdp-upcast", "no"}}}}},
     {"grad-dtype", {{"fp32"}, {"bf16"}}},
+    {"reduce-dtype", {{"bf16", {{"grad-dtype", "fp32"}}}, {"bf16"}}},
     {"master-weights", {{"no"}, {"yes"}}},
     {"fsdp-upcast", {{"no", {{"param-dtype", "bf16"}}}}},
     {"optimizer", {{"sgd"}}},

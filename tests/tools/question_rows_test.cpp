@@ -187,6 +187,13 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "--grad-dtype bf16: DDP's gradients have the dtype of the weights; FSDP's reduce dtype can "
        "be chosen"},
       {"gpus=8 zero=2 grad-dtype=bf16", "accepted"},
+      {"gpus=8 zero=2 reduce-dtype=bf16", "accepted"},
+      {"gpus=8 zero=2 reduce-dtype=bf16 grad-dtype=bf16", "accepted"},
+      {"gpus=8 zero=2 reduce-dtype=bf16 grad-dtype=fp32",
+       "--reduce-dtype bf16: FSDP reduces in one dtype, and --grad-dtype says another"},
+      {"gpus=8 stack=plimsoll reduce-dtype=bf16 grad-dtype=fp32", "accepted"},
+      {"gpus=8 stack=plimsoll reduce-dtype=int8",
+       "--reduce-dtype int8: must be fp32, bf16 or fp16"},
       {"fp8-recipe=rowwise", "--fp8-recipe rowwise: is of --precision fp8-mixed"},
       {"fp8-all-gather=no", "--fp8-all-gather no: is of --precision fp8-mixed"},
       {"precision=fp8-mixed fp8-recipe=rowwise", "accepted"},
@@ -244,6 +251,10 @@ TEST_CASE("dtypes that a precision does not have are refused, option by option")
        "between them"},
   });
   CHECK(strategy("gpus=8 zero=2 grad-dtype=bf16").data.reduce_dtype == DType::bf16);
+  CHECK(strategy("gpus=8 zero=3 reduce-dtype=bf16") == strategy("gpus=8 zero=3 grad-dtype=bf16"));
+  const models::Strategy own = strategy("gpus=8 stack=plimsoll reduce-dtype=fp16");
+  CHECK(own.data.reduce_dtype == DType::fp16);
+  CHECK(!own.grad_dtype);
   CHECK(strategy("galore-rank=7 optimizer=galore").galore_rank == 7);
 }
 

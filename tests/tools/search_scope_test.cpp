@@ -31,14 +31,15 @@ TEST_CASE("an option that is given keeps the axes that it decides, and no other"
   CHECK(fixed({{"lora-rank", "8"}}) == Axes{"adapters"});
   // FSDP's reduce dtype: only pytorch has it, from --zero 2 on, and it follows the precision.
   CHECK(fixed({{"grad-dtype", "fp32"}, {"zero", "3"}}) == Axes{"precision", "stack", "zero"});
+  CHECK(fixed({{"reduce-dtype", "bf16"}, {"stack", "plimsoll"}}) == Axes{"precision", "stack"});
   CHECK(fixed({{"param-dtype", "bf16"}}) == Axes{"param-dtype", "precision", "stack"});
 }
 
 TEST_CASE(
     "FSDP's options leave open which of its two stages it is, and a stage that is given does not") {
-  for (const char* option : {"fsdp-version", "fsdp-upcast"}) {
+  for (const auto& [option, value] :
+       {std::pair("fsdp-version", "1"), {"fsdp-upcast", "no"}, {"reduce-dtype", "bf16"}}) {
     CAPTURE(option);
-    const char* value = option == std::string_view("fsdp-version") ? "1" : "no";
     const SearchRequest open = asked({{option, value}, {"gpus", "2"}});
     CHECK(!open.scope.fixed.contains("zero"));
     CHECK(open.scope.only.at("zero") == std::set<std::string>{"2", "3"});

@@ -99,6 +99,26 @@ TEST_CASE("DDP, ZeRO-1, 2 and 3 of equally many ranks are the same run bit for b
       }
 }
 
+// Each rank's part is rounded by at most 2^-9 of it, and the sum by 2^-9 of it: parts of one sign
+// make 2^-8 of the norm, and parts that cancel more.
+TEST_CASE("gradients cast for the exchange: stages are the same run, near the one without") {
+  for (const char* model : {"llama", "gpt2"})
+    for (const std::int64_t accum : {1, 3}) {
+      Case c = base(model, Precision::fp32, 4, 0);
+      c.batch.grad_accum = accum;
+      const Measured plain = measured(c);
+      c.strategy.data.reduce_dtype = DType::bf16;
+      check_stages(c);
+      const Measured cast = measured(c);
+      CHECK(difference(plain, cast) != "");
+      const runtime::StepResult &a = plain.ranks[0][0], &b = cast.ranks[0][0];
+      CHECK(a.loss == b.loss);  // of the first step's forward
+      CHECK(std::abs(a.grad_norm - b.grad_norm) < 0x1p-7 * a.grad_norm);
+      CHECK(a.grad_norm != b.grad_norm);
+      CHECK(std::abs(plain.ranks[0][2].loss - cast.ranks[0][2].loss) < 1e-2 * a.loss);
+    }
+}
+
 TEST_CASE("offloaded states change no bit, with masters, without, and in 8 bits") {
   for (const models::Optimizer optimizer :
        {models::Optimizer::adamw, models::Optimizer::adam8bit, models::Optimizer::sgd})

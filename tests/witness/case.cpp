@@ -104,7 +104,7 @@ std::string text(const Case& c) {
   return (c.config.empty() ? c.model : c.config) + " ranks " + std::to_string(s.gpus) + " zero " +
          std::to_string(s.data.zero) + " group " + std::to_string(s.data.shard_group) + " bucket " +
          std::to_string(s.data.bucket_cap.value()) + " " + std::string(name_of(s.precision)) +
-         choice(" gradients ", s.grad_dtype) +
+         choice(" gradients ", s.grad_dtype) + choice(" reduced in ", s.data.reduce_dtype) +
          (s.master_weights ? *s.master_weights ? " masters" : " no masters" : "") + " " +
          std::string(name_of(s.optimizer)) +
          (s.galore_rank > 0 ? ":" + std::to_string(s.galore_rank) : "") + " recompute " +

@@ -74,12 +74,15 @@ struct Offloads {
 constexpr std::array kOffloads{Offloads{false, false}, Offloads{true, false}, Offloads{false, true},
                                Offloads{true, true}};
 constexpr std::array kInBackward{false, true};  // the optimizer; of one micro-batch
+// Gradients as they are; cast for the exchange where they are wider; and made wider for that.
+enum class Exchanges { as_they_are, cast, cast_from_fp32 };
+constexpr std::array kExchanges{Exchanges::as_they_are, Exchanges::cast, Exchanges::cast_from_fp32};
 
-constexpr std::array<std::size_t, 13> kSizes{
+constexpr std::array<std::size_t, 14> kSizes{
     kModels.size(),       kRanks.size(),         kShardings.size(),  kRecompute.size(),
     kPrecisions.size(),   kTrains.size(),        kAttention.size(),  kLoss.size(),
     kAccumulation.size(), kDeterministic.size(), kOptimizers.size(), kOffloads.size(),
-    kInBackward.size()};
+    kInBackward.size(),   kExchanges.size()};
 using Choice = std::array<std::size_t, kSizes.size()>;
 
 // The patterns of a family's modules.
@@ -204,6 +207,10 @@ Case case_of(const Choice& choice) {
   s.optimizer_in_backward =
       kInBackward[choice[12]] && c.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed;
   project_where_whole(s, 2);
+  const Exchanges exchanges = kExchanges[choice[13]];
+  if (exchanges == Exchanges::cast_from_fp32) s.grad_dtype = DType::fp32;
+  if (exchanges != Exchanges::as_they_are)
+    s.data.reduce_dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
   return c;
 }
 

@@ -50,6 +50,8 @@ class Draw {
     s.offload.activations = s.recompute.kind == RecomputeKind::full && maybe(2);
     s.optimizer_in_backward =
         c_.batch.grad_accum == 1 && s.precision != Precision::fp16_mixed && maybe(3);
+    if (maybe(3))
+      s.data.reduce_dtype = s.precision == Precision::fp16_mixed ? DType::fp16 : DType::bf16;
     c_.deterministic = maybe(2);
     c_.steps = maybe(3) ? 2 : 1;
     if (maybe(3)) c_.loss_scale = 1e30;  // overflows: the optimizer is skipped, its memory is not

@@ -117,6 +117,32 @@ TEST_CASE("layers that are run again recursively, under every stage") {
       }
 }
 
+// Of all, of adapters in fp32 under a 16-bit base, and of both; four ranks in one group and in two.
+TEST_CASE(
+    "gradients that are cast for the exchange, under every stage, accumulated and in groups") {
+  for (const char* model : {"llama", "gpt2"})  // gpt2's table is tied to the head
+    for (const int zero : {0, 1, 2, 3})
+      for (const std::int64_t group : {0, 2})
+        for (const std::int64_t accum : {1, 4})
+          for (const bool deterministic : {false, true}) {
+            if (group > 0 && zero == 0) continue;
+            Case c = base(model, 4, zero);
+            c.poison = accum == 1;
+            c.deterministic = deterministic;
+            c.strategy.data.shard_group = group;
+            c.strategy.data.bucket_cap = Bytes(1000);
+            c.strategy.data.reduce_dtype = DType::bf16;
+            c.batch = {.seq_len = 6, .micro_batch = 1, .grad_accum = accum};
+            check_exact(c);
+            c.strategy.optimizer_in_backward = accum == 1;
+            c.strategy.precision = models::Precision::bf16_mixed;
+            c.strategy.lora = models::Lora{.rank = 3, .alpha = 6, .targets = {"all-linear"}};
+            check_exact(c);
+            c.strategy.train = {model == std::string("gpt2") ? "*ln_*" : "*norm*"};
+            check_exact(c);
+          }
+}
+
 TEST_CASE("drawn workloads in 8 bits") {
   for (const Case& c : planned_in_float8(12)) check_exact(c);
 }

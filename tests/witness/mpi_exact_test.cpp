@@ -41,7 +41,15 @@ std::vector<Case> cases(std::int64_t ranks) {
     all.push_back(c);
     c.strategy.train = {"*norm*"};
     all.push_back(c);
+    // Cast for the exchange: the block is of the cast.
+    c = base("llama", ranks, zero);
+    c.strategy.precision = models::Precision::fp32;
+    c.strategy.data.reduce_dtype = DType::bf16;
+    c.batch.grad_accum = 2;
+    all.push_back(c);
     if (ranks % 2 != 0 || ranks < 4) continue;
+    c.strategy.data.shard_group = 2;
+    all.push_back(c);
     c = base("llama", ranks, zero);
     c.strategy.data.shard_group = 2;
     all.push_back(c);

@@ -173,8 +173,11 @@ SearchRequest search_request(const std::string& model, const Options& given, Sou
   SearchRequest out;
   out.model = model;
   // FSDP's options without a stage leave open which of its two it is.
+  const std::string* const stack = options.find("stack");
+  const bool pytorch = stack == nullptr || *stack == "pytorch";
   const bool any_fsdp =
-      !options.has("zero") && (options.has("fsdp-version") || options.has("fsdp-upcast"));
+      !options.has("zero") && (options.has("fsdp-version") || options.has("fsdp-upcast") ||
+                               (pytorch && options.has("reduce-dtype")));
   if (any_fsdp) base.add("zero", "3");
   for (const auto& [name, value] : options.given())
     if (name != "global-batch") base.add(name, value);

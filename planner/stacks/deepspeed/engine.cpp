@@ -117,6 +117,10 @@ void refuse(const models::Strategy& s) {
                   s.precision != Precision::fp32,
               "--grad-dtype fp32 with --zero 1 runs BF16_Optimizer or per-parameter fp32 "
               "accumulators, which are not modelled yet");
+  unsupported(
+      s.data.reduce_dtype.has_value(),
+      "--reduce-dtype (communication_data_type in another dtype than the gradients') is not "
+      "modelled yet; plimsoll has it, and FSDP (--stack pytorch with --zero 2 or 3)");
   unsupported(s.optimizer_in_backward, "--optimizer-in-backward is PyTorch's: --stack pytorch");
   unsupported(s.recompute.kind == models::RecomputeKind::ops,
               "--recompute ops is modelled on pytorch alone");

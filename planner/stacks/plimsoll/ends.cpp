@@ -44,18 +44,17 @@ void StepWriter::embedding_backward() {
     if (d_.tied_head && parts_.train_embedding) embedding.update(tail_.written);
     b_.work().moves(3 * layer_.bytes(d_.hidden, regime_.compute).real());
   }
-  Ref written = reduced_last(&Unit::written), kept = reduced_last(&Unit::kept);
+  Ref held = reduced_last(exchanged()), kept = reduced_last(&Unit::kept);
   const auto next = [&](const Unit& unit) {
     if (!unit.trains()) return;
-    reduce(unit, written, kept);
-    written = {unit.written};
+    reduce(unit, held, kept);
+    held = {unit.*exchanged()};
     kept = {unit.kept};
   };
   next(embedding_);
   if (d_.tied_head) next(tail_);
-  const bool held = sharding_.reduces() && reduces_each_ && (sharding_.stage >= 2 || micro_ > 0);
-  if (held && !strategy_.optimizer_in_backward)
-    take_reduced(decisions::kLastReduced, written, kept);
+  if (holds() && !strategy_.optimizer_in_backward)
+    take_reduced(decisions::kLastReduced, held, kept);
   b_.close();
 }
 

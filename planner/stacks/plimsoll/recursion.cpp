@@ -70,7 +70,7 @@ void StepWriter::layers_backward_recursively() {
                      run.saved.front());
       layer_.backward(run.own(0), input, stream_grad_, unit.written, run.saved.front());
       free_gathered(unit, Phase::backward, visit.gathered);
-      reduce(unit, reduced_before(&Unit::written, visit.run, 0),
+      reduce(unit, reduced_before(exchanged(), visit.run, 0),
              reduced_before(&Unit::kept, visit.run, 0));
     } else {
       const TensorId out = layer_.make(decisions::kLayerOut, d_.hidden);

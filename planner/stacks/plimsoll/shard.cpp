@@ -43,6 +43,19 @@ Ref StepWriter::next_backward(std::size_t r, std::size_t layer) const {
 
 // Gradients ---------------------------------------------------------------------------------------
 
+bool StepWriter::reduces_now() const {
+  return sharding_.reduces() && (reduces_each_ || micro_ + 1 == micros_);
+}
+
+bool StepWriter::holds() const {
+  const bool whole_ends = reduces_each_ && (sharding_.stage >= 2 || micro_ > 0);
+  return reduces_now() && (regime_.reduce || whole_ends);
+}
+
+TensorId Unit::*StepWriter::exchanged() const {
+  return regime_.reduce ? &Unit::compressed : &Unit::written;
+}
+
 // A tensor of the unit whose reduction began before that of layer `layer` of run `run`.
 Ref StepWriter::reduced_before(TensorId Unit::*tensor, std::size_t r, std::size_t layer) const {
   const Run& run = runs_[r];
@@ -62,33 +75,33 @@ Ref StepWriter::reduced_last(TensorId Unit::*tensor) const {
   return {d_.tied_head ? kNoTensor : tail_.*tensor};
 }
 
-void StepWriter::reduce(const Unit& unit, Ref written_before, Ref kept_before) {
+void StepWriter::reduce(const Unit& unit, Ref held_before, Ref kept_before) {
   if (!unit.trains()) return;
   if (strategy_.optimizer_in_backward) return reduce_and_step(unit);
-  if (!sharding_.reduces()) return;
-  if (unit.written == unit.kept) {  // in place
-    if (reduces_each_ || micro_ + 1 == micros_)
-      op(unit.names->reduce, Phase::backward).update(unit.kept);
-    return;
-  }
-  take_reduced(unit.names->reduced, written_before, kept_before);
-  op(unit.names->reduce, Phase::backward).read(unit.written);
+  if (!reduces_now()) return;
+  if (holds()) take_reduced(unit.names->reduced, held_before, kept_before);
+  start_reduce(unit);
+}
+
+void StepWriter::start_reduce(const Unit& unit) {
+  auto reduce = op(unit.names->reduce, Phase::backward);
+  if (!holds())
+    reduce.update(unit.kept);  // in place
+  else
+    reduce.read(unit.written);
+  if (regime_.reduce) reduce.write(unit.compressed);
 }
 
 void StepWriter::reduce_and_step(const Unit& unit) {
-  if (sharding_.reduces() && unit.written == unit.kept)
-    op(unit.names->reduce, Phase::backward).update(unit.kept);
-  if (unit.written != unit.kept) {
-    op(unit.names->reduce, Phase::backward).read(unit.written);
-    take_reduced(unit.names->reduced, {unit.written}, {unit.kept});
-  }
+  if (reduces_now()) start_reduce(unit);
+  if (holds()) take_reduced(unit.names->reduced, {unit.*exchanged()}, {unit.kept});
   step(unit);
 }
 
-// This rank's piece of a reduction goes into the gradients that are kept; the whole ones die.
-void StepWriter::take_reduced(const char* name, Ref written, Ref kept) {
+// This rank's piece of a reduction goes into the gradients that are kept; what was held dies.
+void StepWriter::take_reduced(const char* name, Ref held, Ref kept) {
   op(name, Phase::backward)
-      .touch(written.tensor, written.delta, written.beyond)
+      .touch(held.tensor, held.delta, held.beyond)
       .touch(kept.tensor, kept.delta, kept.beyond, Access::update);
 }
 
@@ -136,13 +149,24 @@ void StepWriter::add_reductions(const Unit& unit, Message at, Messages& out) con
                                                                 : Message::Beside::backward;
   const decisions::Mesh mesh = decisions::mesh_of(strategy_);
   const std::int64_t shards = sharding_.shards;
-  const auto part = [&](std::int64_t elements, DType dtype) {
+  const auto part = [&](std::int64_t elements, DType gradient) {
+    const DType dtype = regime_.reduce.value_or(gradient);
     at.kind = Message::Kind::reduce_scatter;
     at.group = mesh[decisions::Axis::shard];
     add_buckets(out, at, elements / shards, shards, dtype, strategy_.data.bucket_cap);
     at.kind = Message::Kind::all_reduce;
     at.group = mesh[decisions::Axis::replicate];
     add_buckets(out, at, elements / shards, 1, dtype, strategy_.data.bucket_cap);
+    if (!regime_.reduce) return;
+    // Kernels read the gradients and write the cast, and read the sum and write it back.
+    Message casts = at;
+    casts.group = {};
+    casts.array = Bytes(0);
+    casts.copied =
+        (storage(Count(elements), gradient) + storage(Count(elements), dtype) +
+         storage(Count(elements / shards), gradient) + storage(Count(elements / shards), dtype))
+            .real();
+    add(out, casts);
   };
   part(unit.trained, regime_.base.gradient);
   part(unit.adapters, regime_.adapters.gradient);

@@ -28,8 +28,6 @@ void refuse_parallelism(const Strategy& s) {
         "--tp, --pp, --cp and --ep are not modelled for stack plimsoll yet");
   check(s.data.reshard_after_forward, ErrorKind::bad_input,
         "plimsoll's ZeRO-3 always reshards after forward; --zero 2 keeps whole parameters");
-  check(!s.data.reduce_dtype, ErrorKind::bad_input,
-        "plimsoll reduces gradients in the dtype that they have (--grad-dtype)");
   check(!s.data.fsdp_upcast, ErrorKind::bad_input, "--fsdp-upcast is for --stack pytorch");
 }
 

@@ -154,8 +154,9 @@ void StepWriter::size_unit(Unit& unit, const std::vector<Parameter>& parameters,
     const std::int64_t most = decisions::message_elements(strategy_.data.bucket_cap, dtype, shards);
     return flat(std::min(elements / shards, most) * shards, dtype);
   };
-  largest_message_ = std::max({largest_message_, message(unit.trained, base.gradient),
-                               message(unit.adapters, adapters.gradient)});
+  largest_message_ =
+      std::max({largest_message_, message(unit.trained, regime_.reduce.value_or(base.gradient)),
+                message(unit.adapters, regime_.reduce.value_or(adapters.gradient))});
 }
 
 void StepWriter::add_runs() {
@@ -229,6 +230,11 @@ void StepWriter::begin_unit(Unit& unit, bool last_of_checkpoint) {
     unit.gathered_again = last_of_checkpoint ? unit.gathered_backward : gathered();
   }
   unit.written = unit.kept;
+  unit.compressed = kNoTensor;
+  if (unit.trains() && regime_.reduce && reduces_now())
+    unit.compressed = tensor(unit.names->gradients_compressed,
+                             flat(unit.trained + unit.adapters, *regime_.reduce),
+                             Category::communication, models::Stream::compute);
   if (!unit.trains() || !reduces_each_) return;
   if (sharding_.stage < 2 && micro_ == 0) return;
   unit.written = tensor(sharding_.stage >= 2 ? unit.names->gradients : unit.names->gradients_new,

@@ -204,7 +204,7 @@ void StepWriter::layers_backward(std::size_t r) {
                                              : input_of(r, j);
     layer_.backward(run.own(j), input, stream_grad_, unit.written, run.saved[j]);
     free_gathered(unit, Phase::backward, unit.gathered_backward);
-    reduce(unit, reduced_before(&Unit::written, r, j), reduced_before(&Unit::kept, r, j));
+    reduce(unit, reduced_before(exchanged(), r, j), reduced_before(&Unit::kept, r, j));
     if (!run.alternates() && j + 2 < run.stride()) b_.note_repeat(before, layer);
   }
   b_.close();

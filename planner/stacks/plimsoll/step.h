@@ -86,9 +86,8 @@ class StepWriter {
   Ref input_of(std::size_t run, std::size_t layer) const;
   // Whether the layer's input is on the host between its forward and its backward (host.cpp).
   bool offloads_input(const Run& run, std::size_t layer) const;
-  Ref fetched_below(std::size_t run, std::size_t layer) const;
+  Ref fetched_below(std::size_t run, std::size_t layer) const, stream_end() const;
   void fetch_first();
-  Ref stream_end() const;
   bool below_head_trains() const;
   OpBuilder op(const char* name, Phase phase) { return b_.op(name, phase); }
   void optimizer_step(), step(const Unit&unit);
@@ -97,11 +96,9 @@ class StepWriter {
   void embed(), embedding_backward(), final_norm();
   TensorId logits(SymInt rows);
   TensorId loss_rows(const char* name, Category category);
-  void gather_last_layer();
-  void full_loss();
+  void gather_last_layer(), full_loss();
   void head_gradients(TensorId logits), chunk_gradients(TensorId chunk);
-  void chunked_loss(), loss_work() const;
-  void final_norm_backward();
+  void chunked_loss(), loss_work() const, final_norm_backward();
   enum class Head : std::uint8_t { logits, input, weight };
   Gemm of_head(Head which) const;
 
@@ -114,8 +111,11 @@ class StepWriter {
   Ref next_backward(std::size_t run, std::size_t layer) const;
   Ref reduced_before(TensorId Unit::*tensor, std::size_t run, std::size_t layer) const;
   Ref reduced_last(TensorId Unit::*tensor) const;
-  void reduce(const Unit&unit, Ref written_before, Ref kept_before), reduce_and_step(const Unit&);
-  void take_reduced(const char* name, Ref written, Ref kept);
+  // Whether this micro-batch's gradients are reduced; whether what is exchanged is held meanwhile.
+  bool reduces_now() const, holds() const;
+  TensorId Unit::*exchanged() const;
+  void reduce(const Unit&unit, Ref held_before, Ref kept_before), start_reduce(const Unit&);
+  void reduce_and_step(const Unit&unit), take_reduced(const char*name, Ref held, Ref kept);
   void add_gathers(const Unit& unit, Message at, Messages& out) const;
   void add_reductions(const Unit& unit, Message at, Messages& out) const;
   void add_messages(const Unit& unit, Message at, std::int64_t again, Messages& out) const;

@@ -32,6 +32,7 @@ struct Unit {
   // Whole gradients that this micro-batch's backward writes.
   models::TensorId written = models::kNoTensor;
   models::TensorId kept = models::kNoTensor;  // gradients that the optimizer reads
+  models::TensorId compressed = models::kNoTensor;  // of `written`, where that is exchanged
   bool trains() const { return trained + adapters > 0; }
 };
 

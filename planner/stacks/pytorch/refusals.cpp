@@ -197,6 +197,24 @@ void refuse_projection(const models::Strategy& s) {
   refuse_if(s.precision == models::Precision::fp16_mixed, "with --precision fp16-mixed");
 }
 
+// DDP's hooks (torch 2.11, distributed/algorithms/ddp_comm_hooks/default_hooks.py, _compress_hook)
+// make a 16-bit copy of each bucket. No one waits for the all-reduce itself, so NCCL keeps the copy
+// until its watchdog has seen it end and the next collective is called (c10d/ProcessGroupNCCL.cpp,
+// TensorShelf): how many buckets' copies live at once is a matter of the clock. Where the
+// gradients' dtype is set too, it is FSDP's, and this the same strategy asked again without
+// sharding.
+void refuse_compression(const models::Strategy& s) {
+  if (!s.data.reduce_dtype || s.grad_dtype || s.data.zero >= 2) return;
+  check(false, ErrorKind::unsupported, [&] {
+    return "--reduce-dtype " + std::string(name_of(*s.data.reduce_dtype)) +
+           (s.data.kind == models::DataParallelKind::ddp
+                ? ": DDP's communication hooks (bf16_compress_hook, fp16_compress_hook) are not "
+                  "modelled yet: how many buckets' copies live at once depends on NCCL's watchdog; "
+                : ": torch.nn.DataParallel reduces in the dtype of its gradients; ") +
+           "FSDP (--zero 2 or 3) and --stack plimsoll take it";
+  });
+}
+
 // Hooks behind each gradient's accumulation (torch/autograd, register_post_accumulate_grad_hook).
 void refuse_in_backward(const models::Strategy& s, const models::Batch& batch) {
   if (!s.optimizer_in_backward) return;
@@ -289,6 +307,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_optimizer(s);
   refuse_adapters(model, s);
   refuse_projection(s);
+  refuse_compression(s);
   refuse_in_backward(s, batch);
   refuse_behind(model, s);
   refuse_offloaded_activations(model, s, batch);

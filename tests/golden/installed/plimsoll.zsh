@@ -83,6 +83,7 @@ _plimsoll() {
         '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
+        '--reduce-dtype=[gradients are cast to it for the exchange over ranks (plimsoll); FSDP'\''s reduce dtype]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo)' \
@@ -250,6 +251,7 @@ _plimsoll() {
         '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
+        '--reduce-dtype=[gradients are cast to it for the exchange over ranks (plimsoll); FSDP'\''s reduce dtype]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo)' \
@@ -383,6 +385,7 @@ _plimsoll() {
         '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
+        '--reduce-dtype=[gradients are cast to it for the exchange over ranks (plimsoll); FSDP'\''s reduce dtype]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo)' \
@@ -556,6 +559,7 @@ _plimsoll() {
         '--fp8-all-gather=[of fp8-mixed\: FSDP2 gathers weights that are cast (no)]:YES|NO:(yes no)' \
         '--param-dtype=[dtype the weights are loaded in (fp32 for mixed)]:DTYPE:' \
         '--grad-dtype=[of reduced gradients (the stack'\''s)]:DTYPE:' \
+        '--reduce-dtype=[gradients are cast to it for the exchange over ranks (plimsoll); FSDP'\''s reduce dtype]:DTYPE:' \
         '--master-weights=[fp32 masters beside 16-bit weights]:YES|NO:(yes no)' \
         '--fsdp-upcast=[Accelerate'\''s fp32 storage under FSDP (yes)]:YES|NO:(yes no)' \
         '--optimizer=[adamw, sgd, momentum, rmsprop, adagrad, adafactor, muon, lion, ademamix, rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)]:NAME:(adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo)' \
