@@ -36,6 +36,7 @@ Training training_of(const Golden& golden, const Case& c, Split split = {1, 2}) 
   Strategy s = strategy_of(c.precision, c.ranks, c.zero);
   s.data.shard_group = c.group;
   s.optimizer = c.optimizer;
+  if (c.optimizer == Optimizer::galore) s.galore_rank = 3;
   Training training = golden.training_on_text(s, split);
   // Grows behind the third good step, which is one of those that were interrupted.
   training.loss_scaler = {.initial = 1024, .growth_interval = 3};
