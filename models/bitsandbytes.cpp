@@ -19,7 +19,8 @@ bool packs_with_bitsandbytes(const Strategy& strategy) {
 bool runs_bitsandbytes(const Strategy& strategy) {
   const char* const package = rule_of(strategy.optimizer).torch.package;
   const bool steps = package != nullptr && std::string_view(package) == "bitsandbytes";
-  return steps || strategy.optimizer == Optimizer::galore8bit || packs_with_bitsandbytes(strategy);
+  return steps || strategy.optimizer == Optimizer::galore8bit ||
+         strategy.optimizer == Optimizer::q_galore || packs_with_bitsandbytes(strategy);
 }
 
 bool matmul_4bit_keeps_input(const Strategy& strategy) {

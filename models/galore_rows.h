@@ -30,7 +30,7 @@ static_assert(norm_grad < kMomentSlots);
 // get_orthogonal_matrix (every update_proj_gap steps, the first among them): the gradient in fp32,
 // torch.linalg.svd (U, Vh, S and the copy that cuSOLVER overwrites: BatchLinearAlgebra.cpp,
 // linalg_svd; its own workspace is not known), diag(s), the unused GEMM with it, and the cast.
-inline constexpr std::array kProjection{
+inline constexpr std::array kDecomposition{
     Moment{.slot = matrix, .dtype = DType::fp32, .of = Of::projected_in_16_bits},
     Moment{.slot = u, .dtype = DType::fp32, .of = Of::projected},
     Moment{.slot = vh, .dtype = DType::fp32, .extent = Extent::square, .of = Of::projected},
@@ -40,13 +40,11 @@ inline constexpr std::array kProjection{
     Moment{.slot = copy, .dtype = DType::fp32, .extent = Extent::rank_square, .of = Of::projected},
     Moment{.slot = a, .dtype = DType::fp32, .extent = Extent::low_rank, .of = Of::projected},
     Moment{.does = Does::let_go, .slot = copy},
-    Moment{.slot = copy, .extent = Extent::projector, .of = Of::projected_in_16_bits},
-    Moment{.does = Does::let_go, .slot = matrix},
-    Moment{.does = Does::let_go, .slot = u},
-    Moment{.does = Does::let_go, .slot = vh},
-    Moment{.does = Does::let_go, .slot = s},
-    Moment{.does = Does::let_go, .slot = a},
-    Moment{.does = Does::let_go, .slot = copy}};
+    Moment{.slot = copy, .extent = Extent::projector, .of = Of::projected_in_16_bits}};
+inline constexpr std::array kDecomposed{
+    Moment{.does = Does::let_go, .slot = matrix}, Moment{.does = Does::let_go, .slot = u},
+    Moment{.does = Does::let_go, .slot = vh},     Moment{.does = Does::let_go, .slot = s},
+    Moment{.does = Does::let_go, .slot = a},      Moment{.does = Does::let_go, .slot = copy}};
 
 template <std::size_t... N>
 constexpr auto joined(const std::array<Moment, N>&... parts) {
@@ -58,6 +56,8 @@ constexpr auto joined(const std::array<Moment, N>&... parts) {
   (append(parts), ...);
   return out;
 }
+
+inline constexpr std::array kProjection = joined(kDecomposition, kDecomposed);
 
 // adamw.py, AdamW.step: Python's names keep what the parameter before made.
 inline constexpr std::array kGaLoreMoments = joined(

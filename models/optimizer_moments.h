@@ -27,8 +27,11 @@ enum class OptimizerState : std::uint8_t {
   eps_sq,
   mean_square,
   grok_ema,
+  projector_scales,
+  projector_zeros,
+  past_ortho_vector,
 };
-inline constexpr std::array<const char*, 15> kOptimizerStates{"exp_avg",
+inline constexpr std::array<const char*, 18> kOptimizerStates{"exp_avg",
                                                               "exp_avg_sq",
                                                               "momentum_buffer",
                                                               "exp_avg_sq_row",
@@ -42,15 +45,19 @@ inline constexpr std::array<const char*, 15> kOptimizerStates{"exp_avg",
                                                               "kahan_comp",
                                                               "eps_sq",
                                                               "mean_square",
-                                                              "grok_ema"};
+                                                              "grok_ema",
+                                                              "projector_scales",
+                                                              "projector_zeros",
+                                                              "past_ortho_vector"};
 constexpr const char* name_of(OptimizerState state) {
   return kOptimizerStates[static_cast<std::size_t>(state)];
 }
 
 // How many values of a parameter [..., m, n]: one for each element, each row, each column; m by m
 // where m is the less of both. Of a vector, which has no rows and columns: nothing but `elements`.
-// `lesser`: m, `greater`: n. Projected to rank r: r by n, r by m, r by r. Blocks: of states in
-// such. One: for all of it.
+// `lesser`: m, `greater`: n. Projected to rank r: r by n, r by m, r by r; `projector_groups`: of
+// kProjectorGroup values of r by m. Blocks: of states in such. One: for all of it.
+inline constexpr std::int64_t kProjectorGroup = 256;  // Q-GaLore's --proj_group_size
 enum class Extent : std::uint8_t {
   elements,
   rows,
@@ -59,6 +66,7 @@ enum class Extent : std::uint8_t {
   lesser,
   low_rank,
   projector,
+  projector_groups,
   rank_square,
   blocks,
   one,

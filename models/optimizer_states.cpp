@@ -96,6 +96,8 @@ Count count_of(Extent extent, Of of, const SteppedTensor& tensor) {
       return Count(checked_multiply(tensor.rank, std::max(tensor.rows, tensor.columns)));
     case Extent::projector:
       return Count(checked_multiply(tensor.rank, less));
+    case Extent::projector_groups:
+      return Count(ceil_divide(checked_multiply(tensor.rank, less), kProjectorGroup));
     case Extent::rank_square:
       return Count(checked_multiply(tensor.rank, tensor.rank));
     default:

@@ -65,7 +65,7 @@ class KeptStatesOf {
   State* end() { return all_.data() + count_; }
 
  private:
-  std::array<State, 8> all_{};
+  std::array<State, 9> all_{};
   std::size_t count_ = 0;
 };
 using KeptState = KeptStateOf<Bytes>;

@@ -11,7 +11,7 @@
 #include "models/lomo_rows.h"
 #include "models/optimizer_packages.h"
 #include "models/optimizer_rule.h"
-#include "models/refused_rows.h"
+#include "models/q_galore_rows.h"
 #include "models/schedule_free_rows.h"
 #include "models/torchao_rows.h"
 
@@ -117,7 +117,7 @@ inline constexpr std::array kOptimizers{
                   .torch = optimizer_rows::kMuon},
     optimizer_rows::kGaLoreAdamW,
     optimizer_rows::kGaLoreAdamW8bit,
-    optimizer_rows::refused(Optimizer::q_galore, "q-galore", optimizer_rows::kInt8Weights),
+    optimizer_rows::kQGaLoreAdamW8bit,
     optimizer_rows::kLomo,
     optimizer_rows::kTorchaoAdam8bit,
     optimizer_rows::kTorchaoAdam4bit,

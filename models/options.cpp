@@ -224,7 +224,8 @@ constexpr Option kPlanOptions[] = {
            "rmsprop-bnb, adam8bit, lion8bit, ademamix8bit, rmsprop8bit, paged-adamw, "
            "paged-adam8bit, paged-lion, paged-lion8bit, paged-ademamix, paged-ademamix8bit, "
            "torchao-adam8bit, torchao-adam4bit, torchao-adamfp8, schedule-free-adamw, "
-           "schedule-free-sgd, schedule-free-radam, galore, galore8bit, apollo, apollo-mini, "
+           "schedule-free-sgd, schedule-free-radam, galore, galore8bit, q-galore, apollo, "
+           "apollo-mini, "
            "adam-mini, stable-adamw, grokadamw, lomo, adalomo (adamw)"}
         .of_step_at("strategy/optimizer")
         .fixing("optimizer"),

@@ -40,7 +40,8 @@ constexpr std::array kPlainOptimizers{std::pair(Optimizer::adam8bit, Optimizer::
                                       std::pair(Optimizer::paged_ademamix8bit, Optimizer::ademamix),
                                       std::pair(Optimizer::paged_ademamix, Optimizer::ademamix),
                                       std::pair(Optimizer::rmsprop8bit, Optimizer::rmsprop_bnb),
-                                      std::pair(Optimizer::galore8bit, Optimizer::galore)};
+                                      std::pair(Optimizer::galore8bit, Optimizer::galore),
+                                      std::pair(Optimizer::q_galore, Optimizer::galore)};
 
 std::string named(const char* option, std::string_view value) {
   return std::string("--") + option + " " + std::string(value);

@@ -92,6 +92,7 @@ const std::map<std::string, ToTheByte> kToTheByte{
     {"dry_runs_torch_2.4", {10, 11, 7, 21}},
     {"dry_runs_torch_2.8", {35, 37, 28, 39}},
     {"dry_runs_torchao", {6, 8, 3, 9}},
+    {"dry_runs_q_galore", {0, 0, 1, 0}},
     {"dry_runs_torchtitan", {7, 7, 6, 7}},
     {"dry_runs_torchtune", {13, 14, 1, 18}},
     {"dry_runs_torchtune_draw", {7, 8, 5, 10}},

@@ -163,7 +163,6 @@ TEST_CASE("what this version does not model is refused by name") {
       {"virtual-stages", "2"},
       {"compile", "model"},
       {"stack", "megatron"},
-      {"optimizer", "q-galore"},
       {"quantize", "fp8"},
       {"quantize", "mxfp4"},
       {"offload-to", "managed"},

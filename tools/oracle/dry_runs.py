@@ -7,6 +7,8 @@ FILE, of this folder:
   dry_runs_cases.json            tests/golden/dry_runs.json
   dry_runs_settings_cases.json   tests/golden/dry_runs_settings.json: settings of the allocator, held outputs
   dry_runs_optimizers_cases.json tests/golden/dry_runs_optimizers.json: steps that are not torch.optim's
+  dry_runs_q_galore_cases.json   tests/golden/dry_runs_q_galore.json: q-galore-torch 1.0, torch 2.4.1, Transformers
+                                 4.45.2, PEFT 0.13.2, bitsandbytes 0.43.3 (later ones stop its step), the last ten drawn
   dry_runs_families_cases.json   tests/golden/dry_runs_families.json: decoders that are not Llama's or GPT-2's, BERT
   dry_runs_mixtures_cases.json   tests/golden/dry_runs_mixtures_VERSION.json: with that release of Transformers
   dry_runs_gptq_mixtures_cases.json tests/golden/dry_runs_gptq_mixtures.json: Transformers 4.48.1, PEFT 0.13.2,
@@ -149,11 +151,13 @@ def run_here(case):
 
 
 def optimizer_bytes(optimizer):
-    """What its states take on the device: this rank's parts, as requested."""
+    """What its states take on the device: this rank's parts, as requested. A projector is an object with tensors of
+    its own, and tables of what 8 bits mean are many parameters' one."""
     import torch
     inner = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer's own
-    tensors = [getattr(value, "_local_tensor", value)
-               for state in inner.state.values() for value in state.values()]
+    values = [value for state in inner.state.values() for value in state.values()]
+    values += [own for value in values if hasattr(value, "ortho_matrix") for own in vars(value).values()]
+    tensors = {id(value): getattr(value, "_local_tensor", value) for value in values}.values()
     return sum(t.numel() * t.element_size() for t in tensors if torch.is_tensor(t) and t.is_cuda)
 
 

@@ -13,6 +13,9 @@ BITSANDBYTES = {f"{paged}{name}": (kind, bits, paged != "")
 BITSANDBYTES |= {"rmsprop-bnb": ("RMSprop", 32, None), "rmsprop8bit": ("RMSprop", 8, None)}
 
 GALORE = ("galore", "galore8bit")
+# What Q-GaLore's own scripts say (run_pretrain.py of VITA-Group/Q-GaLore) beside GaLore's arguments.
+Q_GALORE = {"quant": True, "quant_n_bit": 4, "quant_group_size": 256, "cos_threshold": 0.4,
+            "gamma_proj": 2, "queue_size": 5}
 TORCHAO = {"torchao-adam8bit": "AdamW8bit", "torchao-adam4bit": "AdamW4bit",
            "torchao-adamfp8": "AdamWFp8"}
 SCHEDULE_FREE = {"schedule-free-adamw": "AdamWScheduleFree", "schedule-free-sgd": "SGDScheduleFree",
@@ -23,7 +26,7 @@ APOLLO = {"apollo": {"rank": 128, "scale_type": "channel", "scale": 1.0},
 LOMO = {"lomo": "Lomo", "adalomo": "AdaLomo"}
 PACKAGES = {**dict.fromkeys(TORCHAO, "torchao"), **dict.fromkeys(SCHEDULE_FREE, "schedulefree"),
             **dict.fromkeys(APOLLO, "apollo-torch"), "adam-mini": "adam-mini",
-            "stable-adamw": "torch-optimi", "grokadamw": "grokadamw",
+            "stable-adamw": "torch-optimi", "grokadamw": "grokadamw", "q-galore": "q-galore-torch",
             **dict.fromkeys(LOMO, "lomo-optim")}
 NAMES = ["adamw", "sgd", "momentum", "adafactor", "muon", "rmsprop", "adagrad", *BITSANDBYTES,
          *GALORE, *PACKAGES]
@@ -34,7 +37,8 @@ def packages(workload):
     name = workload["strategy"]["optimizer"] if workload else None
     if workload and "optimizer" in workload["strategy"]["offload"]:
         return ("torchao",)
-    return (PACKAGES[name],) if name in PACKAGES else ()
+    below = ("bitsandbytes",) if name == "q-galore" else ()
+    return below + (PACKAGES[name],) if name in PACKAGES else ()
 
 
 def build(model, workload):
@@ -56,7 +60,7 @@ def build(model, workload):
         if "fused" not in how:
             raise NotImplementedError("an optimizer on the host that is not fused")
         return OnHost(parameters, *classes[kind], "gradients" in strategy["offload"])
-    if kind in GALORE:
+    if kind in (*GALORE, "q-galore"):
         return galore_optimizer(model, kind, strategy)
     if kind in LOMO:
         return StepsBehind(model, LOMO[kind])
@@ -232,16 +236,38 @@ def svd_without_cusolver(x, full_matrices=True):
     return u, s, vh
 
 
+class NoNan:
+    """torch.isnan where nothing is computed: q_galore_torch stops unless `isnan(x).sum() == 0`. It
+    allocates what it would, and the answer is that."""
+    of = None
+
+    def __init__(self, of):
+        self.marks = NoNan.of(of)
+
+    def sum(self):
+        self.marks = self.marks.sum()
+        return self
+
+    def __eq__(self, other):
+        return bool(self.marks == other) or True
+
+
 def galore_optimizer(model, kind, strategy):
     """galore_torch, as Transformers' Trainer makes it with optim_target_modules of the layers'
-    matrices (attn, mlp in GaLore's own script); the bases are made anew in every step."""
-    import galore_torch
+    matrices (attn, mlp in GaLore's own script), or q_galore_torch of the same; the bases are made
+    anew in every step."""
     import torch
     torch.linalg.svd = svd_without_cusolver
     torch.cuda.synchronize = lambda *_: None
-    cls = galore_torch.GaLoreAdamW8bit if kind == "galore8bit" else galore_torch.GaLoreAdamW
     rank = {"rank": strategy["galore_rank"] or 128, "update_proj_gap": 1, "scale": 0.25,
             "proj_type": "std"}
+    if kind == "q-galore":
+        import q_galore_torch
+        NoNan.of, torch.isnan = torch.isnan, NoNan
+        make = functools.partial(q_galore_torch.QGaLoreAdamW8bit, lr=1e-4)
+        return projected(model, strategy, {**rank, **Q_GALORE}, make)
+    import galore_torch
+    cls = galore_torch.GaLoreAdamW8bit if kind == "galore8bit" else galore_torch.GaLoreAdamW
     options = {"lr": 1e-4} if kind == "galore8bit" else {"lr": 1e-4, "no_deprecation_warning": True}
     return projected(model, strategy, rank, functools.partial(cls, **options))
 

@@ -36,7 +36,7 @@ def needs_bitsandbytes(workload):
 def release(workload):
     """stack.bitsandbytes_version: absent for the one that is read where nothing is said."""
     import importlib.metadata as metadata
-    steps = workload["strategy"].get("optimizer") in optimizers.BITSANDBYTES
+    steps = workload["strategy"].get("optimizer") in (*optimizers.BITSANDBYTES, "q-galore")
     runs = steps or needs_bitsandbytes(workload)
     installed = metadata.version("bitsandbytes") if runs else READ
     return {} if installed == READ else {"bitsandbytes_version": installed}

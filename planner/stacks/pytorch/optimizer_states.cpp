@@ -84,34 +84,43 @@ void OptimizerStates::declare_tables() {
 
 // Slots of one loop over parameters.
 struct OptimizerStates::Slots {
-  std::array<Bytes, models::kMomentSlots> held{};
-  std::array<std::int32_t, models::kMomentSlots> block{};
+  struct Held {
+    Bytes bytes;
+    Bytes reused;  // of what was given: in the events no block of its own
+    std::int32_t block = 0;
+  };
+  std::array<Held, models::kMomentSlots> held{};
   Bytes now, most;
   BlockEvents* events = nullptr;
   Ref given;
+  // What was given of gradients whose blocks the events know nothing of, and not reused yet.
+  Bytes left;
 
-  void let_go(std::size_t slot) {
-    if (held[slot] == Bytes(0)) return;
-    if (events != nullptr) events->drop(block[slot]);
-    now -= held[slot];
-    held[slot] = Bytes(0);
-  }
-  // What the slot named goes when the new value is there.
-  void put(std::size_t slot, Bytes bytes, std::int32_t number) {
-    let_go(slot);
-    held[slot] = bytes;
-    block[slot] = number;
-  }
-  void make(std::size_t slot, Bytes bytes) {
-    if (bytes == Bytes(0)) return;
-    const std::int32_t number = events != nullptr ? events->take(bytes) : 0;
+  Held taken(Bytes bytes) {
     now += bytes;
     most = std::max(most, now);
-    put(slot, bytes, number);
+    if (events == nullptr) return {bytes};
+    const Bytes reused = std::min(bytes, left);
+    left -= reused;
+    return {bytes, reused, events->take(bytes - reused)};
+  }
+  void let_go(std::size_t slot) {
+    if (held[slot].bytes == Bytes(0)) return;
+    if (events != nullptr) events->drop(held[slot].block);
+    left += held[slot].reused;
+    now -= held[slot].bytes;
+    held[slot] = {};
+  }
+  // What the slot named goes when the new value is there.
+  void put(std::size_t slot, const Held& value) {
+    let_go(slot);
+    held[slot] = value;
+  }
+  void make(std::size_t slot, Bytes bytes) {
+    if (bytes > Bytes(0)) put(slot, taken(bytes));
   }
   void pass_on(std::size_t from, std::size_t slot) {
-    if (held[from] == Bytes(0)) return;
-    put(slot, std::exchange(held[from], Bytes(0)), block[from]);
+    if (held[from].bytes > Bytes(0)) put(slot, std::exchange(held[from], Held{}));
   }
   void use(const ColumnSumScratch& scratch) {
     most = std::max<Bytes>(most, now + scratch.total());
@@ -124,14 +133,11 @@ struct OptimizerStates::Slots {
   void give(Bytes bytes) {
     now -= bytes;
     if (events == nullptr) return;
+    if (given.tensor == models::kNoTensor) left += bytes;
     events->death(given.tensor);
     events->death(given.beyond);
   }
-  void keep(Bytes bytes) {
-    if (events != nullptr) events->take(bytes);
-    now += bytes;
-    most = std::max(most, now);
-  }
+  void keep(Bytes bytes) { taken(bytes); }
 };
 
 // torch.optim makes all states before it steps (_init_group). The packages' loops make a
@@ -220,6 +226,14 @@ void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
   op.moves(bytes, kernels + passes * std::ceil(listed / kListed));
 }
 
+namespace {
+// Behind a gradient's accumulation PyTorch 2.4's autograd holds it until the hooks are done
+// (tests/golden/dry_runs_q_galore.json); 2.11's does not (the traces of galore8bit).
+bool holds_gradient(const models::TorchOptimizer& rule, const models::Strategy& s) {
+  return s.optimizer_in_backward && !rule.behind && s.torch < models::kTorch;
+}
+}  // namespace
+
 void OptimizerStates::step_one(SteppedTensor tensor, Slots& slots) const {
   const models::TorchOptimizer& rule = models::rule_for(strategy_.optimizer, tensor).torch;
   if (!rule.one_by_one(strategy_)) return;
@@ -240,7 +254,7 @@ void OptimizerStates::step_one(SteppedTensor tensor, Slots& slots) const {
         slots.pass_on(moment.from, moment.slot);
         break;
       case Moment::Does::give:
-        slots.give(bytes);
+        if (!holds_gradient(rule, strategy_)) slots.give(bytes);
         break;
       case Moment::Does::keep:
         slots.keep(bytes);

@@ -4,6 +4,7 @@
 
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
+#include "models/optimizer_states.h"
 #include "models/optimizers.h"
 #include "models/recompute.h"
 #include "models/run_names.h"
@@ -183,7 +184,27 @@ void refuse_optimizer(const models::Strategy& s) {
   });
 }
 
-void refuse_projection(const models::Strategy& s) {
+// q_galore_projector.py, _quantize: "assert w.nelement() % q_group_size == 0".
+void refuse_begun_groups(const models::ModelSpec& model, const models::Strategy& s) {
+  if (s.optimizer != models::Optimizer::q_galore) return;
+  for (const models::ParameterRow& row : model.parameters) {
+    using models::ModuleKind;
+    const bool layers = row.module != ModuleKind::embedding && row.module != ModuleKind::head;
+    if (!layers || row.shape.rank != 2) continue;
+    const auto& axes = row.shape.axes;
+    const std::int64_t rank =
+        models::rank_of(s, {.elements = axes[0] * axes[1], .rows = axes[0], .columns = axes[1]});
+    const std::int64_t values = rank * std::min(axes[0], axes[1]);
+    check(values % models::kProjectorGroup == 0, ErrorKind::bad_input, [&] {
+      return "--optimizer q-galore with --galore-rank " + std::to_string(rank) + ": the " +
+             std::to_string(values) + " values of the basis of " + row.name +
+             " are no multiple of 256, which q_galore_torch stops at";
+    });
+  }
+}
+
+void refuse_projection(const models::ModelSpec& model, const models::Strategy& s) {
+  refuse_begun_groups(model, s);
   const models::TorchOptimizer& rule = models::rule_of(s.optimizer).torch;
   if (rule.projects_to == 0) return;
   const auto refuse_if = [&](bool it_is, const char* what) {
@@ -306,7 +327,7 @@ void refuse(const models::ModelSpec& model, const models::Strategy& s, const mod
   refuse_compiled(model, s, batch);
   refuse_optimizer(s);
   refuse_adapters(model, s);
-  refuse_projection(s);
+  refuse_projection(model, s);
   refuse_compression(s);
   refuse_in_backward(s, batch);
   refuse_behind(model, s);

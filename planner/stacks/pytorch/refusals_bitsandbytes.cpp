@@ -21,9 +21,27 @@ bool is_ademamix(models::Optimizer optimizer) {
          optimizer == Optimizer::paged_ademamix || optimizer == Optimizer::paged_ademamix8bit;
 }
 
+// q_galore_torch 1.0, q_galore_adamw8bit.py: update_step calls bitsandbytes' functions by position,
+// as they were before AdEMAMix's beta3 and alpha, and reads config["percentile_clipping"], which
+// 0.50 has no more.
+void refuse_q_galore(const models::Strategy& s) {
+  if (s.optimizer != models::Optimizer::q_galore) return;
+  const char* const stops =
+      s.bitsandbytes < models::kFuses4Bit
+          ? "TypeError: optimizer_update_8bit_blockwise() missing 1 required positional argument"
+          : "KeyError: 'percentile_clipping'";
+  check(s.bitsandbytes < models::kBlocksOf256, ErrorKind::bad_input, [&] {
+    return "--bitsandbytes-version " + models::text_of(s.bitsandbytes) +
+           " with --optimizer q-galore: q_galore_torch 1.0 stops with \"" + stops +
+           "\"; it steps with 0.43 and before: say --bitsandbytes-version 0.43.3, "
+           "--torch-version 2.4.1 and --transformers-version 4.45.2";
+  });
+}
+
 }  // namespace
 
 void refuse_bitsandbytes(const models::Strategy& s) {
+  refuse_q_galore(s);
   if (s.bitsandbytes == models::kBitsandbytes || !models::runs_bitsandbytes(s)) return;
   const models::Release& release = s.bitsandbytes;
   const auto refuse = [&](bool it_is, ErrorKind kind, const std::string& what) {

@@ -53,15 +53,16 @@ void refuse_torch(const models::ModelSpec& model, const models::Strategy& s) {
   refuse_if(models::is_sdpa_kernel(s.attention), "--attention cudnn or efficient");
   using models::RecomputeKind;
   refuse_if(s.recompute.kind == RecomputeKind::ops, "--recompute by operator");
-  refuse_if(s.optimizer_in_backward, "--optimizer-in-backward");
+  using models::Optimizer;
+  const bool q_galore = s.optimizer == Optimizer::q_galore;  // tests/golden/dry_runs_q_galore.json
+  refuse_if(s.optimizer_in_backward && !q_galore, "--optimizer-in-backward");
   refuse_if(s.offload.any(), "--offload");
   refuse_if(text_of(s.allocator).has_value(), "--allocator-conf");
-  using models::Optimizer;
   const char* const package = models::rule_of(s.optimizer).torch.package;
   const bool own = package != nullptr && std::string_view(package) == "bitsandbytes";
   refuse_if(s.optimizer != Optimizer::adamw && s.optimizer != Optimizer::sgd &&
-                s.optimizer != Optimizer::momentum && !own,
-            "optimizers other than adamw, sgd, momentum and those of bitsandbytes");
+                s.optimizer != Optimizer::momentum && !own && !q_galore,
+            "optimizers other than adamw, sgd, momentum, q-galore and those of bitsandbytes");
   refuse_if(s.lora && (s.lora->kind != models::AdapterKind::lora || s.lora->dora ||
                        !s.lora->parameters.empty()),
             "adapters other than LoRA of linear layers");

@@ -62,7 +62,7 @@ _plimsoll() {
     fit:--reduce-dtype) return ;;
     fit:--master-weights) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     fit:--fsdp-upcast) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    fit:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
+    fit:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit q-galore apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
     fit:--optimizer-impl) COMPREPLY=($(compgen -W 'foreach fused for-loop' -- "$cur")); return ;;
     fit:--galore-rank) return ;;
     fit:--seq-len) return ;;
@@ -195,7 +195,7 @@ _plimsoll() {
     recommend:--reduce-dtype) return ;;
     recommend:--master-weights) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     recommend:--fsdp-upcast) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    recommend:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
+    recommend:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit q-galore apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
     recommend:--optimizer-impl) COMPREPLY=($(compgen -W 'foreach fused for-loop' -- "$cur")); return ;;
     recommend:--galore-rank) return ;;
     recommend:--seq-len) return ;;
@@ -318,7 +318,7 @@ _plimsoll() {
     run:--reduce-dtype) return ;;
     run:--master-weights) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     run:--fsdp-upcast) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    run:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
+    run:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit q-galore apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
     run:--optimizer-impl) COMPREPLY=($(compgen -W 'foreach fused for-loop' -- "$cur")); return ;;
     run:--galore-rank) return ;;
     run:--seq-len) return ;;
@@ -462,7 +462,7 @@ _plimsoll() {
     oom:--reduce-dtype) return ;;
     oom:--master-weights) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
     oom:--fsdp-upcast) COMPREPLY=($(compgen -W 'yes no' -- "$cur")); return ;;
-    oom:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
+    oom:--optimizer) COMPREPLY=($(compgen -W 'adamw sgd momentum rmsprop adagrad adafactor muon lion ademamix rmsprop-bnb adam8bit lion8bit ademamix8bit rmsprop8bit paged-adamw paged-adam8bit paged-lion paged-lion8bit paged-ademamix paged-ademamix8bit torchao-adam8bit torchao-adam4bit torchao-adamfp8 schedule-free-adamw schedule-free-sgd schedule-free-radam galore galore8bit q-galore apollo apollo-mini adam-mini stable-adamw grokadamw lomo adalomo' -- "$cur")); return ;;
     oom:--optimizer-impl) COMPREPLY=($(compgen -W 'foreach fused for-loop' -- "$cur")); return ;;
     oom:--galore-rank) return ;;
     oom:--seq-len) return ;;
