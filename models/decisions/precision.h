@@ -46,8 +46,8 @@ Regime regime_of(const Strategy& strategy);
 //
 // Refused (regime_of, Error{bad_input}): fp32 of 16-bit gradients, and one 16-bit dtype of the
 // other, which would be no compression; fp16 without loss scaling: a sum beyond 65504 would be
-// infinite, and only the step that loss scaling skips and repeats with half the scale (the overflow
-// that the norm of gradients finds) makes that harmless; and what is below 2^-24 would be 0.
+// infinite, and only loss scaling, which skips such a step and halves the scale (the overflow
+// that the norm of gradients finds), makes that harmless; and what is below 2^-24 would be 0.
 std::optional<DType> reduce_dtype(const Strategy& strategy);
 
 // Reductions of a row (mean, 1/rms, log-sum-exp, the loss of a token) and rotary tables.
