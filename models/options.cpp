@@ -382,7 +382,8 @@ constexpr Option kPlanOptions[] = {
         .one_of(kPhases)
         .of_a_step(),
     Option{"device-map", "NAME", "What",
-           "of --phase load, nothing packed: none, then model.to; auto: from_pretrained's (none)"}
+           "of --phase load, with AWQ or nothing packed: none, then model.to; auto: "
+           "from_pretrained's (none)"}
         .one_of(kDeviceMaps)
         .of_a_step(),
     Option{"batch", "N", "What", "inference: sequences"}.never(kInference),

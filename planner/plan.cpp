@@ -6,6 +6,7 @@
 #include "models/mxfp4.h"
 #include "models/optimizers.h"
 #include "models/prompt_adapters.h"
+#include "models/storages.h"
 #include "planner/all_ranks.h"
 #include "planner/details.h"
 #include "planner/loading/loading.h"
@@ -77,7 +78,14 @@ void judge_load(const Question& question, Plan& plan) {
          "assumed",
          "transformers 5.17, quantizers/quantizer_mxfp4.py (Mxfp4Config(dequantize=True)); one "
          "that is in bf16 already is not unpacked"});
-  if (question.load.packed)
+  const auto& quantize = question.strategy.quantize;
+  if (quantize && quantize->storage->gemm == models::PackedGemm::awq)
+    plan.assumptions.push_back(
+        {"checkpoint that is loaded", "\"packed already, as AWQ is; gptqmodel's AwqGEMMLinear\"",
+         "derived",
+         "transformers 5.17, integrations/awq.py (AwqConfig(backend=\"auto_trainable\")); "
+         "gptqmodel 7.3.4, utils/importer.py"});
+  else if (question.load.packed)
     plan.assumptions.push_back({"checkpoint that is loaded",
                                 "\"packed already, as the model's config says\"", "derived",
                                 "transformers 5.17, integrations/bitsandbytes.py "

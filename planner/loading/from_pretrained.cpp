@@ -19,16 +19,26 @@ bool is_before_5(const Question& question) {
   return question.strategy.transformers < kLoadsInOrder;
 }
 
-// get_total_byte_count. A 4-bit weight counts half a byte a value, an 8-bit one a byte
-// (param_element_size); before 5.0 all count as on meta but the head, tied or not
-// (_get_tied_weight_keys), and of a packed model one half is asked for
-// (get_accelerator_warm_up_factor).
+Bytes packed_bytes(const Question& question, const Weight& weight) {
+  Bytes all;
+  for (const models::PackedTensor& part :
+       models::packed_tensors(*weight.packed, weight.unpacked, question.strategy.quantize->held_in))
+    all += part.bytes();
+  return all;
+}
+
+// get_total_byte_count. What AWQ has of a weight counts as it is; of bitsandbytes' a 4-bit weight
+// counts half a byte a value, an 8-bit one a byte (param_element_size); before 5.0 all count as on
+// meta but the head, tied or not (_get_tied_weight_keys), and of a packed model one half is asked
+// for (get_accelerator_warm_up_factor).
 std::int64_t warm_up_bytes(const Question& question, const LoadedModel& model) {
   Bytes all;
   for (const Weight& weight : model.weights) {
     if (weight.head && is_before_5(question)) continue;
     if (weight.packed == nullptr || is_before_5(question))
       all += storage(weight.elements, model.dtype);
+    else if (weight.packed->grouped)
+      all += packed_bytes(question, weight);
     else
       all += Bytes(weight.elements.value() * weight.packed->bits / 8);
   }
@@ -76,7 +86,8 @@ class Loader {
   void load(std::size_t i) {
     const Weight& weight = model_.weights[i];
     device_.at(weight.name);
-    if (weight.packed != nullptr && question_.load.packed) return load_packed(weight);
+    if (weight.packed != nullptr && (question_.load.packed || weight.packed->grouped))
+      return load_packed(weight);
     const Device::Block loaded = materialize(weight);
     if (weight.packed == nullptr) {
       model_.blocks[i] = loaded;
@@ -94,10 +105,11 @@ class Loader {
   // has, in the order of names (threads load, and may be ahead). A text or a mark of a few bytes
   // goes as it is read; what all scales are moved by stands in that text.
   void load_packed(const Weight& weight) {
-    const bool rows = weight.packed->gemm == PackedGemm::int8;
     for (const models::PackedTensor& part : models::packed_tensors(
              *weight.packed, weight.unpacked, question_.strategy.quantize->held_in))
       device_.take(part.bytes());
+    if (weight.packed->grouped) return;
+    const bool rows = weight.packed->gemm == PackedGemm::int8;
     device_.take_and_free(rows ? Bytes(1) : Bytes(kStateText));
   }
 
@@ -239,6 +251,9 @@ void from_pretrained(const Question& question, LoadedModel& model, Device& devic
   take_buffers(question, device);
   // Mxfp4HfQuantizer, _process_model_after_weight_loading.
   if (!model.packed.empty()) device.empty_cache();
+  // AwqQuantizer's: gptqmodel 7.3.4, utils/model.py, gptqmodel_post_init.
+  const auto& quantize = question.strategy.quantize;
+  if (quantize && quantize->storage->gemm == PackedGemm::awq) device.empty_cache();
 }
 
 }  // namespace plimsoll::planner::loading

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/storages.h"
 #include "planner/loading/device.h"
 #include "planner/loading/from_pretrained.h"
 #include "planner/loading/peft.h"
@@ -32,7 +33,8 @@ reports::Load replay_of(const Question& question, DType dtype, WarmUp warm_up) {
   const models::Strategy& s = question.strategy;
   Device device(s.allocator);
   LoadedModel model{.weights = loading::weights_of(*question.model, s), .dtype = dtype};
-  const bool on_device = s.quantize.has_value() || question.load.device_map;
+  const bool by_bitsandbytes = s.quantize && !s.quantize->storage->grouped;
+  const bool on_device = by_bitsandbytes || question.load.device_map;
   if (on_device) {
     device.begin("from_pretrained");
     if (warm_up == WarmUp::yes) loading::warm_up(question, model, device);

@@ -5,7 +5,8 @@
 // Sources: transformers 5.17, modeling_utils.py (caching_allocator_warmup), core_model_loading.py
 // (convert_and_load_state_dict_in_model), integrations/bitsandbytes.py; 4.57.6, modeling_utils.py
 // (_load_state_dict_into_meta_model), quantizers/quantizer_bnb_*.py; bitsandbytes 0.50.2,
-// nn/modules.py, functional.py, backends/cuda/ops.py; peft 0.21.2, utils/other.py
+// nn/modules.py, functional.py, backends/cuda/ops.py; gptqmodel 7.3.4, utils/importer.py,
+// utils/model.py; peft 0.21.2, utils/other.py
 // (prepare_model_for_kbit_training), tuners/tuners_utils.py; and tests/golden/load_runs_*.json.
 #pragma once
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "models/lora.h"
+#include "models/storages.h"
 #include "planner/stacks/pytorch/regime.h"
 
 namespace plimsoll::planner::loading {
@@ -36,7 +37,9 @@ std::vector<Pair> pairs_of(const Question& question, const LoadedModel& model) {
 
 DType adapters_made_in(const models::Strategy& s, DType loaded) {
   if (!s.quantize) return loaded;
-  if (s.quantize->storage->gemm == models::PackedGemm::int8) return DType::fp32;
+  const models::PackedGemm gemm = s.quantize->storage->gemm;
+  // Beside integers PEFT leaves them in torch's own dtype (_move_adapter_to_device_of_base_layer).
+  if (gemm == models::PackedGemm::int8 || gemm == models::PackedGemm::awq) return DType::fp32;
   return s.precision == models::Precision::fp32 ? DType::fp32 : pytorch::low_dtype(s.precision);
 }
 

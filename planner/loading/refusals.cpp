@@ -104,6 +104,33 @@ void refuse_adapters(const models::ModelSpec& model, const models::Strategy& s) 
     refuse("with " + std::string(further), "planned are LoRA's A and B alone");
 }
 
+// gptqmodel chooses linears by the device that from_pretrained has a map to
+// (utils/importer.py, hf_select_quant_linear_v2): on the host those that do not train as planned.
+void refuse_packed(const Question& question) {
+  using models::PackedGemm;
+  const models::Strategy& s = question.strategy;
+  const bool measured = s.transformers.major == 5 && s.transformers.minor == 17;
+  const bool awq = s.quantize && s.quantize->storage->gemm == PackedGemm::awq;
+  if ((question.load.packed || awq) && !measured)
+    refuse("of a packed checkpoint with --transformers-version " + models::text_of(s.transformers),
+           "5.17 was read and measured");
+  if (awq && !question.load.device_map)
+    refuse("of --quantize awq without --device-map auto",
+           "on the host gptqmodel chooses TorchAtenAwqLinear, which the step is not planned with; "
+           "with --device-map auto AwqGEMMLinear");
+  if (!s.quantize || awq) return;
+  const std::string name(s.quantize->storage->name);
+  if (s.quantize->storage->gemm == PackedGemm::gptq)
+    refuse("with --quantize " + name,
+           "the planned linears are fms-acceleration's, whose own loader "
+           "(load_checkpoint_in_model of accelerate) is not planned yet; awq is");
+  if (s.quantize->storage->gemm != PackedGemm::dequantizes &&
+      s.quantize->storage->gemm != PackedGemm::int8)
+    refuse("with --quantize " + name,
+           "planned are weights that bitsandbytes packs as they are loaded, or packed before (nf4, "
+           "nf4-dq, fp4, int8), and AWQ's");
+}
+
 }  // namespace
 
 void refuse_load(const Question& question) {
@@ -112,16 +139,7 @@ void refuse_load(const Question& question) {
   refuse_model(*question.model, s.transformers);
   refuse_unpacking(*question.model, s);
   refuse_adapters(*question.model, s);
-  const bool measured = s.transformers.major == 5 && s.transformers.minor == 17;
-  if (question.load.packed && !measured)
-    refuse("of a packed checkpoint with --transformers-version " + models::text_of(s.transformers),
-           "5.17 was read and measured");
-  using models::PackedGemm;
-  if (s.quantize && s.quantize->storage->gemm != PackedGemm::dequantizes &&
-      s.quantize->storage->gemm != PackedGemm::int8)
-    refuse("with --quantize " + std::string(s.quantize->storage->name),
-           "planned are weights that bitsandbytes packs as they are loaded, or packed before (nf4, "
-           "nf4-dq, fp4, int8)");
+  refuse_packed(question);
 }
 
 }  // namespace plimsoll::planner::loading

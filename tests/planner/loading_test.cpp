@@ -155,6 +155,40 @@ TEST_CASE("loads of checkpoints that bitsandbytes packed") {
   check_runs("load_runs_packed.json", 26);
 }
 
+// Ten were drawn. gptqmodel 7.3.4.
+TEST_CASE("loads of AWQ's checkpoints, with a device map") {
+  check_runs("load_runs_awq.json", 14);
+}
+
+TEST_CASE("AWQ's parts are loaded as they are, and counted whole by the warm-up") {
+  const models::ModelSpec model = models::catalog_model("llama-2-7b");
+  planner::Question question{.model = &model};
+  models::Strategy& s = question.strategy;
+  s.lora = models::Lora{.rank = 16, .targets = {"q_proj"}};
+  s.quantize = {.storage = models::find_packed_storage("awq"), .kbit_prep = false};
+  s.precision = models::Precision::fp16_mixed;
+  s.param_dtype = DType::fp16;
+  question.load = {.asked = true, .device_map = true};
+  // Of 32 layers four 4,096 by 4,096 and three 4,096 by 11,008: half a byte a value, for each 128
+  // two bytes and half a one; tables and norms in fp16; two blocks of frequencies.
+  constexpr std::int64_t kValues = 32 * (4 * 4096LL * 4096 + 3 * 4096LL * 11008);
+  const reports::Load load = planner::load_of(question);
+  CHECK(load.stages.front().resident ==
+        Bytes(kValues / 2 + kValues / 128 * 5 / 2 + 2 * (2 * 32000 * 4096 + 65 * 4096) + 2 * 512));
+  CHECK(load.stages.front().reserved == Bytes(4'018'143'232));  // of the real load, to the byte
+  CHECK(load.stages.back().name == "get_peft_model");
+  question.load.device_map = false;
+  CHECK(refusal_of(question).starts_with(
+      "--phase load of --quantize awq without --device-map auto: on the host gptqmodel chooses "));
+  question.load.device_map = true;
+  s.transformers = {4, 57, 6};
+  CHECK(refusal_of(question).starts_with("--phase load of a packed checkpoint with "));
+  s.transformers = models::kTransformers;
+  s.quantize->storage = models::find_packed_storage("gptq");
+  CHECK(refusal_of(question).starts_with(
+      "--phase load with --quantize gptq: the planned linears are fms-acceleration's"));
+}
+
 TEST_CASE("a packed checkpoint is loaded as it is, and by Transformers 5 alone") {
   const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
   planner::Question question{.model = &model};

@@ -1,5 +1,6 @@
 #include "tools/cli/phase.h"
 
+#include "models/bitsandbytes.h"
 #include "models/config_reader.h"
 #include "models/storages.h"
 #include "tools/cli/quantized_config.h"
@@ -13,7 +14,9 @@ void set_phase(const Options& options, planner::Question& question) {
   const std::string* map = options.find("device-map");
   if (map != nullptr && !question.load.asked)
     refuse_value("device-map", *map, "needs --phase load: a step does not depend on it");
-  if (map != nullptr && *map == "auto" && question.strategy.quantize)
+  const auto& quantize = question.strategy.quantize;
+  if (map != nullptr && *map == "auto" && quantize &&
+      models::packs_with_bitsandbytes(*quantize->storage))
     refuse_value("device-map", *map,
                  "bitsandbytes loads a packed base to the current device itself; other maps of it "
                  "are not planned yet");
@@ -28,13 +31,17 @@ void use_packed_checkpoint(const LoadedModel& model, planner::Question& question
   if (!packed || method == "mxfp4") return;  // that is unpacked
   const std::string is =
       "the model's config has a quantization_config, so its checkpoint is packed ";
+  const auto& asked = question.strategy.quantize;
+  if (method == "awq" && asked && asked->storage->gemm == models::PackedGemm::awq) {
+    question.load.packed = true;
+    return;
+  }
   if (method != "bitsandbytes")
     refuse_value("phase", "load",
                  is + "already: what loading that takes is planned of "
-                      "bitsandbytes' checkpoints alone");
+                      "bitsandbytes' checkpoints and, with adapters, of AWQ's");
   models::Quantization held;
   const std::string name = bitsandbytes_storage(*packed, held);
-  const auto& asked = question.strategy.quantize;
   if (!asked || asked->storage->name != name || asked->held_in != held.held_in)
     refuse_value("phase", "load",
                  is + "as " + name +

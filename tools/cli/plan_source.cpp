@@ -5,6 +5,7 @@
 #include "models/base/utf8.h"
 #include "models/config_reader.h"
 #include "models/model_reader.h"
+#include "models/storages.h"
 #include "reports/workload_json.h"
 #include "tools/cli/layers_json.h"
 #include "tools/cli/phase.h"
@@ -53,7 +54,8 @@ namespace {
 planner::Question::Load load_of(const Config& document, const models::Strategy& strategy) {
   const std::optional<Config> load = document.section("load");
   if (!load) return {};
-  return {.asked = true, .device_map = !strategy.quantize && load->text("stage", "") != "model.to"};
+  const bool maps = !strategy.quantize || strategy.quantize->storage->grouped;
+  return {.asked = true, .device_map = maps && load->text("stage", "") != "model.to"};
 }
 }  // namespace
 

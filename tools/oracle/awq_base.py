@@ -44,6 +44,51 @@ def gptqmodel_linear(module):
     return made
 
 
+def version():
+    import importlib.metadata as metadata
+    import transformers
+    name = "autoawq" if int(transformers.__version__.split(".", maxsplit=1)[0]) < 5 else "gptqmodel"
+    return {name: metadata.version(name)}
+
+
+def config(stored):
+    """What from_pretrained is told, and what a checkpoint says of itself (`stored`)."""
+    import transformers
+    said = {"bits": BITS, "group_size": GROUP, "zero_point": True, "version": "gemm"}
+    if stored:
+        return {"quant_method": "awq", **said}
+    before_5 = int(transformers.__version__.split(".", maxsplit=1)[0]) < 5
+    return transformers.AwqConfig(**said, **({} if before_5 else {"backend": "auto_trainable"}))
+
+
+def stored_tensors(name, shape):
+    """What a checkpoint has of a linear's weight (WQLinear_GEMM's buffers): name, dtype, shape, bytes."""
+    out, inputs = shape
+    of, groups = name[:-len("weight")], inputs // GROUP
+    return [(of + "qweight", "I32", [inputs, out // 8], inputs * out // 2),
+            (of + "qzeros", "I32", [groups, out // 8], groups * out // 2),
+            (of + "scales", "F16", [groups, out], groups * out * 2)]
+
+
+def before_loading():
+    """The package as from_pretrained imports it."""
+    import transformers
+    if int(transformers.__version__.split(".", maxsplit=1)[0]) < 5:
+        bare("awq", "awq.modules", "awq.modules.linear", "awq.modules.triton", "awq.utils")
+        sys.modules["awq.modules.linear"].WQLinear_GEMM = \
+            importlib.import_module("awq.modules.linear.gemm").WQLinear_GEMM
+        return
+    bare("gptqmodel", "gptqmodel.models", "gptqmodel.looper")
+    sys.modules["gptqmodel"].DEBUG_ON = False
+    linears = "gptqmodel.nn_modules.qlinear"
+    importlib.import_module(f"{linears}.gemm_awq").awq_runtime_available = lambda: True
+    # These do not train and are not what is picked; asked whether they could, they compile themselves.
+    for file, name in (("machete_awq", "machete"), ("exllamav2_awq", "exllamav2_awq")):
+        module = importlib.import_module(f"{linears}.{file}")
+        setattr(module, f"{name}_runtime_available", lambda: False)
+        setattr(module, f"{name}_runtime_error", lambda: "not built")
+
+
 def replace(model):
     """Every linear module but the head, as Transformers replaces them (integrations/awq.py)."""
     import torch

@@ -18,7 +18,8 @@ checkpoint's dtype is `checkpoint_dtype` of the case (the config's own where abs
 are packed in the checkpoint, as they are published, and unpacked while they are loaded
 (Mxfp4Config(dequantize=True)). `packed`: the checkpoint is bitsandbytes' own, as save_pretrained writes a model that
 was packed (QuantState.as_dict, Linear8bitLt._save_to_state_dict); what says how is read as it would be, but the
-device has zeros, so the answer is put in its place.
+device has zeros, so the answer is put in its place; of AWQ's checkpoints gptqmodel's
+sources (autoawq's with Transformers 4), and what they import, are needed on PYTHONPATH.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import sys
 import tempfile
 
 import apart
+import awq_base
 import dry_runs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,7 +66,9 @@ def stored_tensors(name, shape, dtype, mxfp4):
 
 
 def packed_tensors(name, shape, kind):
-    """What bitsandbytes' checkpoint has of a linear's weight."""
+    """What a packed checkpoint has of a linear's weight."""
+    if kind == "awq":
+        return awq_base.stored_tensors(name, shape)
     out, values = shape[0], shape[0] * shape[1]
     if kind == "int8":
         return [(name, "I8", list(shape), values), (name[:-len("weight")] + "SCB", "F32", [out], 4 * out),
@@ -83,6 +87,13 @@ def stored_state(kind):
     state = {"quant_type": kind[:3], "blocksize": 64, "dtype": "bfloat16", "shape": None}
     nested = {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.05}
     return {**state, **(nested if kind.endswith("-dq") else {})}
+
+
+def config_of(strategy, stored=False):
+    """Of what packs, or has packed."""
+    if strategy["quantize"] == "awq":
+        return awq_base.config(stored)
+    return bitsandbytes_config(strategy).to_dict() if stored else bitsandbytes_config(strategy)
 
 
 def bitsandbytes_config(strategy):
@@ -114,7 +125,7 @@ def write_checkpoint(folder, workload, dtype, mxfp4=False, packed=False):
     kind = workload["strategy"]["quantize"] if packed else None
     linears = set()
     if kind:
-        config.quantization_config = bitsandbytes_config(workload["strategy"]).to_dict()
+        config.quantization_config = config_of(workload["strategy"], stored=True)
         linears = {name + ".weight" for name, module in model.named_modules()
                    if type(module) is torch.nn.Linear and module is not model.get_output_embeddings()}
     config.save_pretrained(folder)
@@ -146,11 +157,14 @@ def from_pretrained(folder, workload, load):
         arguments["device_map"] = load["device_map"]
     if load.get("mxfp4"):
         arguments["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
-    if kind and load.get("packed"):
+    if kind == "awq":
+        awq_base.before_loading()
+        arguments["quantization_config"] = config_of(strategy)
+    elif kind and load.get("packed"):
         import bitsandbytes.functional as functional
         functional.unpack_tensor_to_dict = lambda data: data.cpu() is not None and stored_state(kind)
     elif kind:
-        arguments["quantization_config"] = bitsandbytes_config(strategy)
+        arguments["quantization_config"] = config_of(strategy)
     arguments[torch_measure.dtype_argument()] = torch_measure.torch_dtype(strategy["param_dtype"])
     of = torch_measure.auto_class(workload["model"]["config"])
     return of.from_pretrained(folder, **arguments)
@@ -167,7 +181,7 @@ def stages(workload, load, folder):
     yield model
     model = adapters.with_adapters(model, strategy, stack["kernels"])
     yield model
-    if not strategy["quantize"]:  # Trainer, place_model_on_device
+    if strategy["quantize"] in (None, "awq"):  # Trainer, place_model_on_device
         model = model.to("cuda")
     yield model
 
@@ -199,6 +213,8 @@ def run_here(case):
         print_history(torch.cuda.memory._snapshot())
     del model
     result["versions"] = torch_measure.versions(workload)
+    if workload["strategy"]["quantize"] == "awq":
+        result["versions"].update(awq_base.version())
     return result
 
 
