@@ -132,7 +132,7 @@ _plimsoll() {
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -300,7 +300,7 @@ _plimsoll() {
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -432,7 +432,7 @@ _plimsoll() {
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -608,7 +608,7 @@ _plimsoll() {
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
         '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
