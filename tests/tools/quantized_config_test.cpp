@@ -81,8 +81,18 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
   CHECK_THROWS_WITH_AS(
       ask(R"({"quant_method": "gptq", "bits": 4, "group_size": 128})", load),
       "--phase load: the model's config has a quantization_config, so its checkpoint is packed "
-      "already: what loading that takes is planned of bitsandbytes' checkpoints alone",
+      "already: what loading that takes is planned of bitsandbytes' checkpoints and, with "
+      "adapters, of AWQ's",
       Error);
+  const char* const awq =
+      R"({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"})";
+  CHECK(storage(awq) == "awq");
+  CHECK(ask(awq, load).question.load.packed);
+  CHECK_FALSE(ask(awq, load).question.load.device_map);
+  CHECK(ask(awq, {{"lora-rank", "8"}, {"phase", "load"}, {"device-map", "auto"}})
+            .question.load.device_map);
+  CHECK_THROWS_WITH_AS(ask(awq, {{"phase", "load"}}), doctest::Contains("with adapters, of AWQ's"),
+                       Error);
   CHECK(!ask(held, {}).model->spec.notes.empty());
   CHECK_THROWS_AS(ask(R"({"quant_method": "gptq", "bits": 8})", lora), Error);
   CHECK_THROWS_AS(ask(R"({"quant_method": "bitsandbytes", "load_in_8bit": true,
