@@ -16,7 +16,7 @@ struct LowRankKernels {
   // Rows 0 .. rank - 1 of a symmetric matrix fp64 [k, k], of which only the upper half is read,
   // become eigenvectors of its `rank` largest eigenvalues, ascending, each of length 1 and of no
   // particular sign; the other rows are undefined. LAPACK's dsyevr, cuSOLVER's Dsyevdx. scratch:
-  // uint8, of LAPACK's 8 · k · (27 + rank) + 48 · k bytes. Error{device}: the library's reason (no
+  // uint8, of LAPACK's 8 · k · (39 + rank) bytes. Error{device}: the library's reason (no
   // convergence, a scratch too small); Error{bad_input}: a value that is not finite. Null: this
   // build has no such library.
   Eigenvectors eigenvectors;

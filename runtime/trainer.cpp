@@ -72,6 +72,7 @@ void Trainer::build(const models::ModelSpec& model, const models::Numerics& nume
   worker.length = options.batch.seq_len;
   worker.seed = options.seed;
   decisions::check_offload(strategy);
+  runtime_rule(strategy.optimizer);  // or it is refused
   decisions::check_low_rank(strategy);
   check(decisions::projected_rank(strategy) == 0 || worker.kernels.eigenvectors != nullptr,
         ErrorKind::unsupported,

@@ -34,7 +34,7 @@ ALSO = [
     (r"reports/page/.*", ["json"]),  # pages are made of documents
     (r"reports/\w*check\w*\.(h|cpp)", ["json"]),  # documents against their schemas
     (r"tools/.*_json\.cpp", ["json"]),
-    (r"tests/.*(_cuda|cudnn_test|loading_test)\.cpp", ["cuda"]),
+    (r"tests/.*(_cuda|cudnn_test|library_loading_test)\.cpp", ["cuda"]),
     (r"tools/python/module\.cpp", ["nanobind"]),
     (r"tools/cli/command_line\.cpp", ["cli11"]),
 ]

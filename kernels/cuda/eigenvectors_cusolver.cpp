@@ -39,6 +39,9 @@ void require(cusolverStatus_t status, const char* what) {
         [&] { return std::string("cuSOLVER: ") + what + ": status " + std::to_string(status); });
 }
 
+// The workspace's length, 2 k² and more, is an int.
+constexpr std::int64_t kMostRows = 1 << 14;
+
 struct Destroy {
   void operator()(cusolverDnHandle_t handle) const { solver::destroy(handle); }
 };
@@ -55,7 +58,7 @@ Handle handle_on(cudaStream_t stream) {
 void find(TensorView matrix, std::int64_t rank, TensorView scratch) {
   const std::int64_t k = matrix.shape[0];
   expect(matrix.dtype == DType::fp64 && matrix.shape.rank == 2 && matrix.shape[1] == k &&
-             rank >= 1 && rank <= k && k <= 1 << 15,
+             rank >= 1 && rank <= k && k <= kMostRows,
          "eigenvectors", "of a square matrix in fp64, at most as many as it has rows");
   cudaStream_t stream = current_launch().stream;
   const Handle handle = handle_on(stream);

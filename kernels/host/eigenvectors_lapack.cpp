@@ -24,7 +24,8 @@ void find(TensorView matrix, std::int64_t rank, TensorView scratch) {
   expect(matrix.dtype == DType::fp64 && matrix.shape.rank == 2 && matrix.shape[1] == k &&
              rank >= 1 && rank <= k && k <= std::numeric_limits<blasint>::max() / 26,
          "eigenvectors", "of a square matrix in fp64, at most as many as it has rows");
-  const std::int64_t bytes = 8 * k * (27 + rank) + 12 * k * std::int64_t{sizeof(blasint)};
+  static_assert(sizeof(blasint) <= 8);
+  const std::int64_t bytes = 8 * k * (39 + rank);
   expect(scratch.elements() >= bytes, "eigenvectors", "the scratch holds what LAPACK works with");
   double* a = fp64_of(matrix);
   // LAPACK may never end with what is not finite.

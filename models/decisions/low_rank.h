@@ -82,14 +82,14 @@ inline std::int64_t aligned_elements(std::int64_t elements, DType dtype) {
 }
 
 // Bytes that `eigenvectors` (kernels/low_rank_kernels.h) needs for `rank` of a matrix [k, k].
-// LAPACK 3.11, dsyevr: LWORK 26 k fp64, LIWORK 10 k int32, W k, ISUPPZ 2 k, Z rank · k. cuSOLVER
-// says at run time: nobody has documented it, and more than this is an error of the run; LAPACK's
-// dsyevd, whose method it is, needs 2 k² + 6 k + 1.
+// LAPACK 3.11, dsyevr: LWORK 26 k fp64, W k, Z rank · k; LIWORK 10 k, ISUPPZ 2 k integers of at
+// most 8 bytes. cuSOLVER says at run time: nobody has documented it, and more than this is an error
+// of the run; LAPACK's dsyevd, whose method it is, needs 2 k² + 6 k + 1.
 inline Bytes eigenvector_scratch(Device device, std::int64_t k, std::int64_t rank) {
   const Bytes square = storage(Count(checked_multiply(k, k)), kGram);
   if (device == Device::cuda) return square * 3 + storage(Count(64 * k), kGram) + Bytes(1 << 20);
   return storage(Count(checked_multiply(k, 26 + 1 + rank)), kGram) +
-         storage(Count(checked_multiply(k, 12)), DType::int32);
+         storage(Count(checked_multiply(k, 12)), DType::int64);
 }
 
 constexpr DType projected_dtype(DType gradient) {

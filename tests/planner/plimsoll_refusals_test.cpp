@@ -70,6 +70,10 @@ TEST_CASE("GaLore is for whole matrices on the device") {
   CHECK(galore([](Strategy& s) { s.optimizer = models::Optimizer::galore8bit; }) ==
         "--optimizer galore8bit with --stack plimsoll: is not modelled yet; it is modelled with "
         "--stack pytorch");
+  // What it has not at all is not refused for how it would be sharded.
+  CHECK(galore([](Strategy& s) {
+          s.optimizer = models::Optimizer::apollo, s.gpus = 4, s.data.zero = 3;
+        }).starts_with("--optimizer apollo with --stack plimsoll: is not modelled yet"));
 }
 
 TEST_CASE("gradients are cast to what is narrower, and to fp16 with loss scaling alone") {

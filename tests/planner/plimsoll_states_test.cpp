@@ -37,6 +37,14 @@ void check_eighths(const models::ModelSpec& model, models::Strategy strategy,
   }
 }
 
+models::ModelSpec one_wide_layer(int inner) {
+  return models::read_model(
+      R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "head_dim": 64,
+          "vocab_size": 67, "num_hidden_layers": 1, "intermediate_size": )" +
+          std::to_string(inner) + "}",
+      "wide", "wide", {});
+}
+
 }  // namespace
 
 TEST_CASE("plimsoll keeps the ZeRO paper's 16, 4 + 12/N, 2 + 14/N and 16/N bytes a parameter") {
@@ -135,10 +143,7 @@ TEST_CASE("inputs of checkpointed layers are on the host, but for the one used a
 //   tail      64 + 4288 = 4352: 17 blocks, 18 for three ranks, 4608
 // 38400 of three ranks, with 150 scales for each of two states.
 TEST_CASE("AdamW in 8 bits keeps 2 bytes and 2 / 64 of an fp32 scale") {
-  const models::ModelSpec model = models::read_model(
-      R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "head_dim": 64,
-          "intermediate_size": 64, "vocab_size": 67, "num_hidden_layers": 1})",
-      "blocks", "blocks", {});
+  const models::ModelSpec model = one_wide_layer(64);
   models::Strategy s = bf16_strategy();
   s.optimizer = models::Optimizer::adam8bit;
   s.gpus = 3;
@@ -161,10 +166,7 @@ TEST_CASE("AdamW in 8 bits keeps 2 bytes and 2 / 64 of an fp32 scale") {
 //   bases        4 · 64 · 4 + 3 · 32 · 4 = 1408
 // Embedding and tail, 4288 and 64 + 4288, keep whole moments.
 TEST_CASE("GaLore keeps moments of a subspace, and its basis") {
-  const models::ModelSpec model = models::read_model(
-      R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "head_dim": 64,
-          "intermediate_size": 32, "vocab_size": 67, "num_hidden_layers": 1})",
-      "projected", "projected", {});
+  const models::ModelSpec model = one_wide_layer(32);
   models::Strategy s = bf16_strategy();
   s.optimizer = models::Optimizer::galore;
   s.galore_rank = 4;

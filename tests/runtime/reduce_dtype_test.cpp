@@ -45,18 +45,9 @@ StepRecord record_of(int stage, std::int64_t accumulation = 1, bool deterministi
       }
       if (!unit->reduces()) continue;
       CHECK(unit->holds());
-      {
-        Op op(rank.worker, "reduce");
-        unit->start_reduce(op);
-      }
-      Op op(rank.worker, "reduced");
-      unit->take_reduced(op);
+      reduce_alone(rank.worker, *unit);
     }
-    {
-      Op op(rank.worker, "step");
-      unit->step(op, {});
-    }
-    StepRecord mine = ledger.end_step();
+    StepRecord mine = step_alone(rank.worker, *unit);
     if (world.rank() == 1) record = std::move(mine);
   });
   return record;

@@ -221,4 +221,21 @@ std::vector<ShardedStep> run_step(const StepCase& c) {
   return results;
 }
 
+void reduce_alone(Worker& worker, Unit& unit) {
+  {
+    Op op(worker, "reduce");
+    unit.start_reduce(op);
+  }
+  Op op(worker, "reduced");
+  unit.take_reduced(op);
+}
+
+StepRecord step_alone(Worker& worker, Unit& unit) {
+  {
+    Op op(worker, "step");
+    unit.step(op, {});
+  }
+  return worker.memory.ledger().end_step();
+}
+
 }  // namespace plimsoll::runtime

@@ -43,6 +43,11 @@ ShardedStep run_rank_step(const StepCase& c, comm::Communicator& world);
 // Between -1 and 1.
 float drawn(std::uint64_t key);
 
+// Of one unit, with nothing beside it: ops reduce and reduced; op step, which ends the ledger's
+// step.
+void reduce_alone(Worker& worker, shard::Unit& unit);
+StepRecord step_alone(Worker& worker, shard::Unit& unit);
+
 // One rank of a job of `c`: worker, communicators, block of scalars.
 struct ShardedRank {
   ShardedRank(const StepCase& c, comm::Communicator& world);

@@ -56,12 +56,12 @@ void refuse(const Strategy& s) {
   });
   decisions::check_packed(s);
   decisions::check_offload(s);
-  decisions::check_low_rank(s);
   check(!s.use_reentrant, ErrorKind::bad_input,
         "--use-reentrant: plimsoll does not use torch.utils.checkpoint");
   check(!s.optimizer_impl || *s.optimizer_impl == models::OptimizerImpl::fused,
         ErrorKind::bad_input, "--optimizer-impl: plimsoll's optimizer is always fused");
   models::check_optimizer(s);
+  decisions::check_low_rank(s);
 }
 
 }  // namespace
