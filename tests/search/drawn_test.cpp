@@ -12,6 +12,7 @@
 #include "planner/search/axes.h"
 #include "planner/search/concessions.h"
 #include "planner/search/search.h"
+#include "tests/sanitized.h"
 #include "tests/search/brute_force.h"
 
 using namespace plimsoll;
@@ -83,7 +84,7 @@ std::vector<models::Batch> every_batch(const Scope& scope, const Setting& family
 
 TEST_CASE("drawn spaces: the best of the search is the best of all points") {
   const int first = from_environment("PLIMSOLL_SEED", 1),
-            cases = from_environment("PLIMSOLL_CASES", 8);
+            cases = from_environment("PLIMSOLL_CASES", tests::draws(8));
   std::int64_t points = 0;
   for (int seed = first; seed < first + cases; ++seed) {
     CAPTURE(seed);

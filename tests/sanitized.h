@@ -1,0 +1,15 @@
+// How much of a long law is tried. Sanitizers slow a test by ten to twenty times; what they look at
+// is the code, which a tenth of the draws comes through as well.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace plimsoll::tests {
+
+// `everyday`, or a tenth of it (but one at least) under `tools/test --sanitize`.
+inline int draws(int everyday) {
+  return std::getenv("PLIMSOLL_SANITIZED") == nullptr ? everyday : std::max(1, everyday / 10);
+}
+
+}  // namespace plimsoll::tests
