@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 
 namespace plimsoll::tests {
@@ -10,6 +11,11 @@ namespace plimsoll::tests {
 // `everyday`, or a tenth of it (but one at least) under `tools/test --sanitize`.
 inline int draws(int everyday) {
   return std::getenv("PLIMSOLL_SANITIZED") == nullptr ? everyday : std::max(1, everyday / 10);
+}
+
+// The same of what is looked at every so often.
+inline std::size_t stride(std::size_t everyday) {
+  return draws(10) == 10 ? everyday : 10 * everyday;
 }
 
 }  // namespace plimsoll::tests

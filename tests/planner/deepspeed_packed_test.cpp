@@ -6,9 +6,11 @@
 // _draw: runs that were drawn before any of this was planned.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/planner/deepspeed_found.h"
 
@@ -111,4 +113,38 @@ TEST_CASE("tiles of TRL's head under the engine") {
   const Found others = found_of(drawn, false, 0.000006, 0.2);
   CHECK(others.runs == 18);
   CHECK(others.exact == 17);  // draw-00: 4 KiB
+}
+
+namespace {
+
+// Blocks that a start holds for a while and never lets go.
+std::ptrdiff_t never_dropped(const planner::Start& start) {
+  std::vector<bool> held;
+  for (const planner::StartEvent& event : start.events())
+    if (event.kind == planner::StartEvent::Kind::hold)
+      held.push_back(true);
+    else if (event.kind == planner::StartEvent::Kind::drop)
+      std::fill(held.begin() + event.first, held.begin() + event.last + 1, false);
+  return std::ranges::count(held, true);
+}
+
+}  // namespace
+
+// zero/utils.py, defragment: the trained parts go to the host, the cache is emptied, and they come
+// back as one.
+TEST_CASE("a packed base's start under ZeRO-3 empties the cache once, before the flat parameters") {
+  using Kind = planner::StartEvent::Kind;
+  for (const json& run : deepspeed_runs("/deepspeed_packed_zero3.json")) {
+    const std::string name = run["case"];
+    CAPTURE(name);
+    const tests::Planned planned = tests::plan_run(run);
+    const std::vector<planner::StartEvent>& events = planned.start.events();
+    CHECK(std::ranges::count(events, Kind::flush, &planner::StartEvent::kind) == 1);
+    const auto flush = std::ranges::find(events, Kind::flush, &planner::StartEvent::kind);
+    REQUIRE(flush != events.end());
+    CHECK(std::prev(flush)->kind == Kind::drop);
+    if (name.find("offload-params") == std::string::npos)  // those have no flat parameters here
+      CHECK(std::next(flush)->kind == Kind::take);
+    CHECK(never_dropped(planned.start) == 0);
+  }
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/stacks/deepspeed/fetches.h"
 #include "planner/stacks/deepspeed/trace.h"
 #include "tests/planner/deepspeed_tiny.h"
 
@@ -84,4 +85,31 @@ TEST_CASE("a trace counts the elements that were used before each of its steps")
   CHECK(before == 1008 + 88 + 88 + 1008);
   for (const planner::deepspeed::Held& held : trace.parameters)
     CHECK(held.padded == Bytes((held.elements + 2) / 3 * 3 * 4));
+}
+
+// The head is 11 x 8 as the table is, 360 bytes on three ranks: no other parameter is. A fused loss
+// reads it in the forward of the model around the layers. The step that records the trace cannot
+// know of that before the loss comes, behind the layers' ten parameters and the last norm; later
+// steps gather it ahead of them. Its table is let go, and gathered again by the backward.
+TEST_CASE("a head that a fused loss reads is gathered behind the layers in the first step alone") {
+  Asked asked(3);
+  asked.model = models::read_model(R"({"model_type": "llama", "hidden_size": 8,
+      "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 11,
+      "max_position_embeddings": 4, "num_hidden_layers": 1})",
+                                   "tiny", "tiny", {});
+  asked.strategy().kernels = models::Kernels::liger;
+  asked.strategy().loss = models::Loss::fused;
+  asked.options().param_persistence_threshold = 0;
+  asked.options().prefetch_bucket_size = 0;
+  const auto requests = planner::deepspeed::gather_requests(
+      asked.parts(), asked.layout(), asked.engine(), asked.question.strategy, false);
+  const auto of_tables = [](const planner::Gathers& from) {
+    std::vector<std::int32_t> blocks;
+    for (const planner::GatherEvent& event : from)
+      if (!event.goes && event.bytes == Bytes(360))
+        blocks.push_back(event.block - from.front().block);
+    return blocks;
+  };
+  CHECK(of_tables(requests[0]) == std::vector{0, 11, 22});
+  CHECK(of_tables(requests[1]) == std::vector{0, 1});
 }
