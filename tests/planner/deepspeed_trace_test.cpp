@@ -3,10 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "models/storages.h"
 #include "planner/stacks/deepspeed/fetches.h"
 #include "planner/stacks/deepspeed/trace.h"
 #include "tests/planner/deepspeed_tiny.h"
@@ -21,6 +25,26 @@ namespace {
 Trace trace_of(const Asked& asked) {
   return planner::deepspeed::trace_of(asked.parts(), asked.layout(), asked.engine(),
                                       asked.question.strategy);
+}
+
+Asked asked_of_llama(int layers) {
+  Asked asked(3);
+  asked.model = models::read_model(R"({"model_type": "llama", "hidden_size": 8,
+      "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 11,
+      "max_position_embeddings": 4, "num_hidden_layers": )" +
+                                       std::to_string(layers) + "}",
+                                   "tiny", "tiny", {});
+  return asked;
+}
+
+// Blocks that are taken twice, or let go not exactly once.
+std::ptrdiff_t unbalanced(const planner::Gathers& gathers) {
+  std::map<std::int32_t, std::pair<int, int>> blocks;
+  for (const planner::GatherEvent& event : gathers)
+    ++(event.goes ? blocks[event.block].second : blocks[event.block].first);
+  return std::ranges::count_if(blocks, [](const auto& block) {
+    return block.second != std::pair{1, 1};
+  });
 }
 
 }  // namespace
@@ -92,11 +116,7 @@ TEST_CASE("a trace counts the elements that were used before each of its steps")
 // know of that before the loss comes, behind the layers' ten parameters and the last norm; later
 // steps gather it ahead of them. Its table is let go, and gathered again by the backward.
 TEST_CASE("a head that a fused loss reads is gathered behind the layers in the first step alone") {
-  Asked asked(3);
-  asked.model = models::read_model(R"({"model_type": "llama", "hidden_size": 8,
-      "num_attention_heads": 2, "intermediate_size": 24, "vocab_size": 11,
-      "max_position_embeddings": 4, "num_hidden_layers": 1})",
-                                   "tiny", "tiny", {});
+  Asked asked = asked_of_llama(1);
   asked.strategy().kernels = models::Kernels::liger;
   asked.strategy().loss = models::Loss::fused;
   asked.options().param_persistence_threshold = 0;
@@ -112,4 +132,57 @@ TEST_CASE("a head that a fused loss reads is gathered behind the layers in the f
   };
   CHECK(of_tables(requests[0]) == std::vector{0, 11, 22});
   CHECK(of_tables(requests[1]) == std::vector{0, 1});
+}
+
+namespace {
+
+// All-linear LoRA of two layers over a packed base (or ""), nothing of which stays gathered.
+Asked asked_of_packed(const std::string& packed) {
+  Asked asked = asked_of_llama(2);
+  asked.strategy().precision = models::Precision::bf16_mixed;
+  asked.strategy().lora = models::Lora{.rank = 2, .targets = {"all-linear"}};
+  if (!packed.empty())
+    asked.strategy().quantize = models::Quantization{models::find_packed_storage(packed)};
+  asked.options().param_persistence_threshold = 0;
+  return asked;
+}
+
+}  // namespace
+
+TEST_CASE("what a step gathers it lets go, packed weights too") {
+  for (const std::string packed : {"", "int8", "nf4"})
+    for (const bool recomputed : {false, true})
+      for (const bool accumulates : {false, true}) {
+        CAPTURE(packed);
+        CAPTURE(recomputed);
+        CAPTURE(accumulates);
+        Asked asked = asked_of_packed(packed);
+        if (recomputed) asked.strategy().recompute.kind = models::RecomputeKind::full;
+        const auto requests = planner::deepspeed::gather_requests(
+            asked.parts(), asked.layout(), asked.engine(), asked.question.strategy, accumulates);
+        for (const planner::Gathers& gathers : requests) {
+          CHECK(gathers.size() > 60);
+          CHECK(unbalanced(gathers) == 0);
+        }
+      }
+}
+
+// A weight of 8 x 8 is 66 bytes on three ranks, of 8 x 24 192; no other parameter is. Transformers'
+// Linear8bitLt puts its own copy in the gathered weight's place, which goes before the next comes,
+// though all of them may stay gathered.
+TEST_CASE("of int8's packed weights one is gathered at a time in the forward") {
+  Asked asked = asked_of_packed("int8");
+  asked.options().prefetch_bucket_size = 0;
+  const auto requests = planner::deepspeed::gather_requests(
+      asked.parts(), asked.layout(), asked.engine(), asked.question.strategy, false);
+  std::set<std::int32_t> there;
+  std::size_t taken = 0, most = 0;
+  for (const planner::GatherEvent& event : requests[1]) {
+    if (event.goes) there.erase(event.block);
+    if (event.goes || (event.bytes != Bytes(66) && event.bytes != Bytes(192))) continue;
+    there.insert(event.block);
+    if (++taken <= 14) most = std::max(most, there.size());
+  }
+  CHECK(taken >= 14);
+  CHECK(most == 1);
 }
