@@ -281,7 +281,7 @@ class Comparison {
 };
 
 std::string Comparison::text_of(const Difference& d) const {
-  const std::string which = fmt::format("{} x {}", d.tensors, d.pattern);
+  std::string which = fmt::format("{} x {}", d.tensors, d.pattern);
   const std::string count = checkpoint_.has_shapes && d.elements != Count(0)
                                 ? fmt::format(" ({:+} elements)", d.elements.value())
                                 : "";

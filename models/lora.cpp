@@ -94,7 +94,7 @@ bool matches(std::string_view module, std::string_view target, std::vector<Index
   return true;
 }
 
-LoraModule adapt(const ModelSpec& model, std::size_t base, std::vector<IndexRange> ranges,
+LoraModule adapt(const ModelSpec& model, std::size_t base, const std::vector<IndexRange>& ranges,
                  const Lora& lora) {
   const std::int64_t rank = lora.rank;
   const ParameterRow& row = model.parameters[base];
@@ -256,7 +256,7 @@ std::vector<LoraModule> lora_modules(const ModelSpec& model, const Lora& lora) {
       const bool all = !chosen.empty() && chosen.front() == row.ranges;
       if (!all && std::ranges::find(chosen, *ranges) == chosen.end()) chosen.push_back(*ranges);
     }
-    for (auto& ranges : chosen) modules.push_back(adapt(model, base, std::move(ranges), lora));
+    for (const auto& ranges : chosen) modules.push_back(adapt(model, base, ranges, lora));
   }
   for (std::size_t t = 0; t < targets.size(); ++t)
     if (!found[t]) refuse_target(model, targets[t]);

@@ -8,7 +8,6 @@ namespace plimsoll::planner {
 
 using models::JoinedModules;
 using models::LoraModule;
-using models::ParameterRow;
 using models::TrainableRow;
 using models::decisions::parameter_name;
 
