@@ -4,8 +4,9 @@
                                            has threads (runtime, witness, search) under ThreadSanitizer
   tools/test --sanitize planner 'runtime io'    the tests of these names, under both where they have threads
 
-Builds in build-address/ and build-thread/ (PLIMSOLL_SANITIZE_BUILD, else build/, is what stands before "-"): some ten
-minutes of all cores at first; only what the tests need that are named.
+Builds in build-address/ and build-thread/ (PLIMSOLL_SANITIZE_BUILD, else build/, is what stands before "-"), only what
+the tests need that are named: with all of them some 1,000 sources, two hours of one core. Tests run ten to twenty
+times as long as without, laws over many draws with a tenth of them (tests/sanitized.h); two hours of one core more.
 What is found ends the test at once. What is let pass stands in tests/sanitizers.supp, with its reason. The emulated GPU
 is left out: its kernels have the place of ThreadSanitizer's runtime (tests/kernels/emulator/races.h). Exit status 1
 where something was found or failed, 3 where the tool could not work.
