@@ -36,11 +36,6 @@ std::vector<std::string> strategy_lines(const models::Strategy& s) {
   if (!models::is_transformers(s.code))
     out.push_back(fmt::format("the model of {}", name_of(s.code)));
   if (s.tp > 1) out.push_back(fmt::format("tensor parallelism over {} GPUs", s.tp));
-  // FSDP has one dtype for both options.
-  if (s.grad_dtype && s.grad_dtype != s.data.reduce_dtype)
-    out.push_back(fmt::format("gradients in {}", name_of(*s.grad_dtype)));
-  if (s.data.reduce_dtype)
-    out.push_back(fmt::format("gradients reduced in {}", name_of(*s.data.reduce_dtype)));
   if (s.compile == models::Compile::block) out.emplace_back("each layer compiled by torch.compile");
   if (s.kernels != models::Kernels::eager)
     out.push_back(fmt::format("{} kernels", name_of(s.kernels)));

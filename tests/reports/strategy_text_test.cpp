@@ -32,15 +32,3 @@ TEST_CASE("adapters have the dtype that DeepSpeed's engine leaves them in") {
   CHECK(adapters_line(2, "nf4") == "LoRA rank 16, adapters in bf16, base packed in nf4");
   CHECK(adapters_line(3, "nf4") == "LoRA rank 16, adapters in bf16, base packed in nf4");
 }
-
-TEST_CASE("the dtypes of gradients that were asked for are said, FSDP's one of both options once") {
-  models::Strategy s;
-  CHECK(reports::strategy_lines(s).empty());
-  s.grad_dtype = DType::bf16;
-  CHECK(reports::strategy_lines(s) == std::vector<std::string>{"gradients in bf16"});
-  s.data.reduce_dtype = DType::bf16;
-  CHECK(reports::strategy_lines(s) == std::vector<std::string>{"gradients reduced in bf16"});
-  s.grad_dtype = DType::fp32;
-  CHECK(reports::strategy_lines(s) ==
-        std::vector<std::string>{"gradients in fp32", "gradients reduced in bf16"});
-}

@@ -60,7 +60,6 @@ constexpr const char* kPlanPage = R"--(<body>
 <p>LlamaForCausalLM, 1,000,000 parameters</p>
 <p>8 × NVIDIA H100 SXM 80GB · pytorch FSDP2 full shard · bf16-mixed · adamw</p>
 <p>sequence 8192 · micro-batch 2 · accumulation 4 · recompute none · flash attention · full loss</p>
-<p>gradients reduced in bf16</p>
 <h2>Memory over one step</h2>
 <figure tabindex="0" data-points="64 700 56 340" data-names="parameters,gradients,optimizer,activations,logits,temporaries,communication,workspace">
 <div class="picture">
@@ -243,7 +242,6 @@ TEST_CASE("the page of a recommendation, from the first element to the last") {
 <p>LlamaForCausalLM, 1,000,000 parameters</p>
 <p>8 × NVIDIA H100 SXM 80GB · pytorch FSDP2 full shard · bf16-mixed · adamw</p>
 <p>sequence 8192 · micro-batch 2 · accumulation 4 · recompute none · flash attention · full loss</p>
-<p>gradients reduced in bf16</p>
 </main>
 <footer>plimsoll.recommendation/1 · plimsoll 1 (abc)</footer>
 </body></html>
