@@ -8,14 +8,19 @@
 
 namespace plimsoll::tests {
 
-// `everyday`, or a tenth of it (but one at least) under `tools/test --sanitize`.
-inline int draws(int everyday) {
-  return std::getenv("PLIMSOLL_SANITIZED") == nullptr ? everyday : std::max(1, everyday / 10);
+// Whether `tools/test --sanitize` runs the test.
+inline bool is_sanitized() {
+  return std::getenv("PLIMSOLL_SANITIZED") != nullptr;
 }
 
-// The same of what is looked at every so often.
+// `everyday`, or a tenth of it, but one at least.
+inline int draws(int everyday) {
+  return is_sanitized() ? std::max(1, everyday / 10) : everyday;
+}
+
+// The same where one of so many is looked at.
 inline std::size_t stride(std::size_t everyday) {
-  return draws(10) == 10 ? everyday : 10 * everyday;
+  return is_sanitized() ? 10 * everyday : everyday;
 }
 
 }  // namespace plimsoll::tests

@@ -16,7 +16,6 @@ using namespace plimsoll::planner::search;
 // run only with segments given back, or not at all.
 TEST_CASE("around its limit a setting fits where its plan does") {
   std::int64_t fit = 0, not_fit = 0;
-  const auto asked = static_cast<std::size_t>(tests::draws(90));  // of each model
   for (const char* name : {"smollm2-135m", "qwen2-0.5b"}) {
     const models::ModelSpec model = models::catalog_model(name);
     Scope scope;
@@ -25,7 +24,7 @@ TEST_CASE("around its limit a setting fits where its plan does") {
     scope.base.strategy.gpus = scope.gpus = 2;
     scope.base.batch = {.seq_len = 1024, .micro_batch = 4};
     const std::vector<Setting> all = families(scope);
-    for (std::size_t f = 0; f < all.size(); f += all.size() / asked) {
+    for (std::size_t f = 0; f < all.size(); f += tests::stride(53)) {
       Setting x = all[f];
       x.batch = scope.base.batch;
       scope.base.cluster.memory.reset();

@@ -64,7 +64,7 @@ std::string difference(const StepProgram& a, const StepProgram& b) {
   return "";
 }
 
-Bytes largest(const models::StepProgram& program) {
+Bytes largest(const StepProgram& program) {
   Bytes out;
   for (const models::TensorDecl& tensor : program.tensors) out = std::max(out, tensor.bytes);
   for (const models::Op& op : program.ops) out = std::max(out, op.scratch);
