@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -7,15 +8,13 @@
 
 namespace plimsoll::kernels::test {
 
-TEST_CASE("the host has every op of the table") {
+TEST_CASE("the host has every op of the table, without LAPACK all but eigenvectors") {
   // Every member is a function pointer, so that the table is an array of them.
   static_assert(sizeof(KernelTable) % sizeof(void (*)()) == 0);
   std::array<void (*)(), sizeof(KernelTable) / sizeof(void (*)())> ops{};
   std::memcpy(ops.data(), &host_kernels(), sizeof(ops));
-  for (std::size_t i = 0; i < ops.size(); ++i) {
-    CAPTURE(i);
-    CHECK((ops[i] != nullptr));
-  }
+  const std::ptrdiff_t missing = std::ranges::count(ops, nullptr);
+  CHECK(missing == (host_kernels().eigenvectors == nullptr ? 1 : 0));
 }
 
 TEST_CASE("casts round to nearest even as PyTorch's do, subnormals, inf and NaN included") {
