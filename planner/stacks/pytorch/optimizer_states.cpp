@@ -186,12 +186,12 @@ Bytes OptimizerStates::step_one_by_one(const std::vector<SteppedTensor>& tensors
 namespace {
 
 // torch/optim/_muon.py: each iteration multiplies X by its transpose, that by itself and by X.
-void add_iterations(const SteppedTensor& tensor, double iterations, const WorkOfOp& op) {
+void add_iterations(const SteppedTensor& tensor, int iterations, const WorkOfOp& op) {
   if (!tensor.is_matrix()) return;
   const auto s = static_cast<double>(std::min(tensor.rows, tensor.columns));
   const auto l = static_cast<double>(std::max(tensor.rows, tensor.columns));
   const double count = static_cast<double>(tensor.elements) / (s * l);
-  for (double i = 0; i < iterations; ++i)
+  for (int i = 0; i < iterations; ++i)
     op.gemm({.m = s, .n = s, .k = l, .count = count})
         .gemm({.m = s, .n = s, .k = s, .count = count})
         .gemm({.m = s, .n = l, .k = s, .count = count});
@@ -221,7 +221,7 @@ void OptimizerStates::say_work(const std::vector<SteppedTensor>& tensors,
     const bool one_by_one = rule.torch.one_by_one(strategy_);
     (one_by_one ? kernels : listed) += one_by_one ? steps.passes : 1;
     if (!one_by_one) passes = steps.passes;
-    add_iterations(tensor, steps.iterations, op);
+    add_iterations(tensor, static_cast<int>(steps.iterations), op);
   }
   op.moves(bytes, kernels + passes * std::ceil(listed / kListed));
 }
