@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "planner/stacks/stack_info.h"
+#include "planner/time/host_time.h"
 
 namespace plimsoll::planner {
 
@@ -66,12 +67,6 @@ Cost cost_of_rest(const GpuRates& gpu, const Execution& e, const WorkSum& sum) {
   if (e.compiled) return {0, sum.compiled / gpu.memory, sum.compiled_kernels * e.launch};
   const double bytes = (e.fused ? sum.fused : sum.moved) + sum.casts;
   return {0, bytes / gpu.memory, (e.fused ? sum.fused_kernels : sum.kernels) * e.launch};
-}
-
-Share launch_seconds(const models::Strategy& s) {
-  if (stack_info(s.stack).own_kernels || s.compile != models::Compile::no)
-    return {3e-6, "assumed", "a launch from C++ or compiled code; the host's speed decides"};
-  return {6e-6, "assumed", "eager PyTorch's Python and dispatcher; the host's speed decides"};
 }
 
 Execution execution_of(const models::Strategy& s) {

@@ -39,9 +39,6 @@ struct Execution {
 };
 Execution execution_of(const models::Strategy& strategy);
 
-// The host's time to issue one kernel, seconds.
-Share launch_seconds(const models::Strategy& strategy);
-
 Cost cost_of(const GpuRates& gpu, const Gemm& gemm);
 Cost cost_of(const GpuRates& gpu, const Execution& execution, const FusedAttention& attention);
 // Of what is neither.

@@ -40,7 +40,7 @@ void add_to_ends(const Message& m, double seconds, const Cost& copies, MicroBatc
 }  // namespace
 
 MessageTimes times_of(const Messages& messages, const std::vector<double>& copies,
-                      const Fabric& fabric, std::int64_t node, double memory) {
+                      const Fabric& fabric, std::int64_t node, double memory, double host) {
   MessageTimes out;
   out.each.layers.resize(copies.size());
   out.once.layers.resize(copies.size());
@@ -55,8 +55,8 @@ MessageTimes times_of(const Messages& messages, const std::vector<double>& copie
     }
     const bool layer = m.part == Message::Part::layer, any = m.layer == Message::kAnyLayer;
     const double among = !layer ? 1 : any ? layers : copies.at(m.layer);
-    const double seconds = static_cast<double>(m.count) / among * one;
-    const Cost copied{0, static_cast<double>(m.count) / among * m.copied / memory, 0};
+    const double times = static_cast<double>(m.count) / among, seconds = times * one;
+    const Cost copied{0, times * m.copied / memory, times * host};
     for (MicroBatchMessages* of : {&out.once, &out.each}) {
       if (of == &out.each && m.micros != Message::Micros::each) break;
       if (!layer)

@@ -1,5 +1,5 @@
 // Seconds of a step's messages by where they stand in a micro-batch, and what copies to and from
-// them ask of the GPU.
+// them ask of the GPU, and they of the host.
 #pragma once
 
 #include <vector>
@@ -37,8 +37,8 @@ struct MessageTimes {
 };
 
 // `copies`: how many layers there are of each kind. `node`: ranks of a node. `memory`: bytes/s of
-// the GPU's.
+// the GPU's. `host`: seconds of the host's for each message.
 MessageTimes times_of(const Messages& messages, const std::vector<double>& copies,
-                      const Fabric& fabric, std::int64_t node, double memory);
+                      const Fabric& fabric, std::int64_t node, double memory, double host = 0);
 
 }  // namespace plimsoll::planner

@@ -6,6 +6,7 @@
 #include "models/decisions/mesh.h"
 #include "models/run_names.h"
 #include "planner/stacks/stack_info.h"
+#include "planner/time/host_time.h"
 #include "planner/time/offload_time.h"
 #include "planner/time/step_time.h"
 
@@ -27,6 +28,18 @@ void assume(reports::Plan& plan, const char* what, const Share& share) {
   assume(plan, what, share.value, share.basis, share.source);
 }
 
+void add_host(reports::Plan& plan, const models::Strategy& s) {
+  const auto microseconds = [&](const char* what, const Share& of) {
+    if (of.value > 0) assume(plan, what, of.value * 1e6, of.basis, of.source);
+  };
+  microseconds("time: host's microseconds to issue a kernel", launch_seconds(s));
+  microseconds("time: host's microseconds beside it, a checkpoint", checkpoint_seconds(s));
+  microseconds("time: host's microseconds beside it, an adapted linear", adapter_seconds(s));
+  microseconds("time: host's microseconds beside it, a module's hooks", hook_seconds(s));
+  if (models::decisions::mesh_of(s).communicates())
+    microseconds("time: host's microseconds beside it, a message", message_seconds(s));
+}
+
 void add_assumptions(const Question& question, reports::Plan& plan) {
   const models::Gpu& gpu = *question.cluster.gpu;
   const StackInfo& stack = stack_info(question.strategy.stack);
@@ -45,9 +58,7 @@ void add_assumptions(const Question& question, reports::Plan& plan) {
     assume(plan, "time: memory allocated anew near the capacity, GB/s", flush_rate().value / 1e9,
            flush_rate().basis, flush_rate().source);
   const models::Strategy& s = question.strategy;
-  const Share launch = launch_seconds(s);
-  assume(plan, "time: host's microseconds to issue a kernel", launch.value * 1e6, launch.basis,
-         launch.source);
+  add_host(plan, s);
   if (stack.own_kernels && gpu.family != "hopper")
     plan.assumptions.push_back(
         {"time: GEMMs and attention of stack " + std::string(name_of(s.stack)),

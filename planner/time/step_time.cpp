@@ -10,6 +10,7 @@
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "planner/stacks/stack_info.h"
+#include "planner/time/host_time.h"
 
 namespace plimsoll::planner {
 
@@ -47,21 +48,21 @@ struct Overlap {
 
 // One micro-batch, so many times. A unit is gathered beside the unit before it, and reduced beside
 // the backward of that one: nothing runs beside the first layer's.
-void add_micro_batches(const ComputeCost& work, const std::vector<double>& layers,
-                       const MicroBatchMessages& messages, double times, Overlap& step) {
+void add_micro_batches(const ComputeCost& work, const std::vector<PartCost>& host,
+                       const std::vector<double>& layers, const MicroBatchMessages& messages,
+                       double times, Overlap& step) {
   double alone = 1, forward_seconds = 0, spare = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerMessages& m = messages.layers[i];
     const double copies = layers[i], beside = copies - alone;
-    const Cost forward = work.layers[i].forward + m.forward.copies;
+    const Cost forward = work.layers[i].forward + host[i].forward + m.forward.copies;
     forward_seconds = forward.seconds();
     step.run(copies * times, forward);
     step.hide(beside * times, m.forward.beside, forward_seconds);
     step.expose(alone * times * m.forward.beside);
-    const Cost backward = work.layers[i].backward + m.backward.copies;
+    const Cost backward = work.layers[i].backward + host[i].backward + m.backward.copies;
     const double seconds = backward.seconds(), reduced = m.reduction.beside;
-    step.run(copies * times, backward);
-    step.run(copies * times, m.reduction.copies);
+    step.run(copies * times, backward + m.reduction.copies);
     step.hide(beside * times, m.backward.beside + reduced, seconds);
     step.hide(alone * times, m.backward.beside, seconds);
     step.expose(alone * times * reduced);
@@ -70,8 +71,7 @@ void add_micro_batches(const ComputeCost& work, const std::vector<double>& layer
     alone = 0;
   }
   step.run(times, work.ends.forward);
-  step.run(times, work.ends.backward);
-  step.run(times, messages.copies);
+  step.run(times, work.ends.backward + messages.copies);
   step.hide(times, messages.tail, forward_seconds);
   step.hide(times, messages.late, spare);
   step.expose(times * messages.alone);
@@ -196,7 +196,7 @@ const FixedTimes& TimeModel::fixed(const Strategy& s) const {
 
 MessageTimes TimeModel::message_times(const Strategy& s, const Messages& messages) const {
   return times_of(messages, copies_, fabric_, models::decisions::mesh_of(s).node,
-                  kept_->of(s).memory);
+                  kept_->of(s).memory, message_seconds(s).value);
 }
 
 StepTime TimeModel::operator()(const Strategy& s, const Batch& batch) const {
@@ -207,6 +207,8 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
     : model_(model), strategy_(s), computes_(model.computes(s)), fixed_(model.fixed(s)) {
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   wait_ = waiting(static_cast<double>(mesh.ranks()), static_cast<double>(mesh.nodes()));
+  for (const LayerRun& run : model.kept_->parts.runs)
+    for (std::size_t i = 0; i < run.pattern.size(); ++i) host_.push_back(host_cost(run, i, s));
 }
 
 StepTime StrategyTime::operator()(const Batch& batch) const {
@@ -219,9 +221,9 @@ StepTime StrategyTime::operator()(const Batch& batch) const {
   const MessageTimes& messages = of_batch ? *of_batch : fixed_.messages;
   Overlap step;
   if (batch.grad_accum > 1)
-    add_micro_batches(work, model_.copies_, messages.each,
+    add_micro_batches(work, host_, model_.copies_, messages.each,
                       static_cast<double>(batch.grad_accum - 1), step);
-  add_micro_batches(work, model_.copies_, messages.once, 1, step);
+  add_micro_batches(work, host_, model_.copies_, messages.once, 1, step);
   step.expose(messages.step);
   StepTime time;
   time.optimizer = fixed_.optimizer.seconds();

@@ -81,6 +81,7 @@ class StrategyTime {
   models::Strategy strategy_;
   const ComputeTime& computes_;
   const FixedTimes& fixed_;
+  std::vector<PartCost> host_;  // of each layer of each run's pattern
   double wait_ = 0;
 };
 

@@ -179,3 +179,17 @@ TEST_CASE("a plan's collectives are its messages' sum over the micro-batches") {
   CHECK(lines[1].count == 5);
   CHECK(planner::bytes_sent(lines) == Bytes(73 * (1'073'741'824LL / 8) * 7 + 5 * 126 * 14));
 }
+
+// 12 of them in 12 layers of two kinds: one a layer, and each asks the host.
+TEST_CASE("each message asks the host where its copies stand") {
+  Message m = gather(Part::layer);
+  const MessageTimes layers = planner::times_of({m}, kCopies, h100(), kNode, kMemory, 0.5e-3);
+  for (const planner::LayerMessages& layer : layers.each.layers) {
+    CHECK(tests::near(layer.forward.copies.launches, 0.5e-3, 1e-12));
+    CHECK(layer.backward.copies.launches == 0);
+  }
+  CHECK(layers.each.copies.launches == 0);
+  m = gather(Part::tail);
+  const MessageTimes ends = planner::times_of({m}, kCopies, h100(), kNode, kMemory, 0.5e-3);
+  CHECK(tests::near(ends.each.copies.launches, 0.5e-3, 1e-12));
+}

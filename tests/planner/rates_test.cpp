@@ -225,18 +225,12 @@ TEST_CASE("GPUs wait for the slowest: 1.42 deviations among 8, and slow nodes be
   CHECK(tests::near(planner::waiting(128, 16) - planner::waiting(128, 1), 0.1 * 0.1373, 0.01));
 }
 
-TEST_CASE("a host issues a kernel in 6 us from Python, in 3 us from compiled code") {
+TEST_CASE("our own kernels are fused, and GEMMs are in the dtype of the precision") {
   models::Strategy s;
-  CHECK(planner::launch_seconds(s).value == 6e-6);
-  s.compile = models::Compile::block;
-  CHECK(planner::launch_seconds(s).value == 3e-6);
-  s = {};
   s.stack = models::Stack::plimsoll;
-  CHECK(planner::launch_seconds(s).value == 3e-6);
   const planner::Execution own = planner::execution_of(s);
   CHECK(own.fused);
   CHECK_FALSE(own.compiled);
-  CHECK(own.launch == 3e-6);
   CHECK(own.compute == DType::bf16);
   for (const models::Precision precision :
        {models::Precision::fp16_mixed, models::Precision::fp16}) {

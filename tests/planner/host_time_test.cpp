@@ -1,0 +1,141 @@
+// What the host is planned to need, against steps of the real packages on a CUDA runtime that
+// computes nothing (tools/oracle/host_times.py).
+#include "planner/time/host_time.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "models/gpu_catalog.h"
+#include "planner/time/step_time.h"
+#include "tests/near.h"
+#include "tests/planner/oracle_deepspeed.h"
+
+using namespace plimsoll;
+using nlohmann::json;
+
+namespace {
+
+// Of so many layers, which are so narrow that the GPU always waits.
+double seconds(const json& row, const models::Strategy& strategy, std::int64_t layers) {
+  json config = row["workload"]["model"];
+  if (config.contains("config")) config = json(config["config"]);
+  config[config.contains("n_layer") ? "n_layer" : "num_hidden_layers"] = layers;
+  const models::ModelSpec model = tests::oracle_model_of(config);
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("h200");
+  const planner::TimeModel time(planner::model_parts(model, strategy), cluster);
+  const planner::StepTime step = time(strategy, {.seq_len = 128});
+  CHECK(step.limit == planner::Limit::launches);
+  return step.compute;
+}
+
+double planned_microseconds(const json& row) {
+  const models::Strategy strategy = row["stack"] == "deepspeed"
+                                        ? tests::deepspeed_strategy_of(row["workload"])
+                                        : tests::strategy_of(row["workload"]);
+  return (seconds(row, strategy, 24) - seconds(row, strategy, 8)) / 16 * 1e6;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the host's time for a layer is within half as much of what it was, most within a fifth") {
+  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/host_times.json"));
+  std::vector<double> off;
+  for (const json& row : document["cases"]) {
+    const std::string name = row["name"];
+    CAPTURE(name);
+    const json& layer = row["layer_microseconds"];
+    const double speed = 2 / row["reference_microseconds"].get<double>();
+    const double measured =
+        speed * (layer["forward"].get<double>() + layer["backward"].get<double>());
+    const double factor = planned_microseconds(row) / measured;
+    CAPTURE(factor);
+    CHECK(std::abs(std::log(factor)) < std::log(1.4));
+    off.push_back(std::abs(std::log(factor)));
+  }
+  REQUIRE(off.size() == 30);
+  std::ranges::sort(off);
+  CHECK(off[15] < std::log(1.1));
+  CHECK(off[24] < std::log(1.25));
+}
+
+TEST_CASE("a host issues a kernel in 9 us from Python, in 3 us from compiled code") {
+  models::Strategy s;
+  CHECK(planner::launch_seconds(s).value == 9e-6);
+  s.kernels = models::Kernels::liger;
+  CHECK(planner::launch_seconds(s).value == 24e-6);
+  s.compile = models::Compile::block;
+  CHECK(planner::launch_seconds(s).value == 3e-6);
+  s = {};
+  s.stack = models::Stack::plimsoll;
+  CHECK(planner::launch_seconds(s).value == 3e-6);
+  CHECK(planner::execution_of(s).launch == 3e-6);
+}
+
+// No units, no hooks; our own runtime and compiled layers have no Python of their own.
+TEST_CASE("messages, hooks and checkpoints cost the host where Python is around them") {
+  models::Strategy s;
+  s.recompute = {models::RecomputeKind::full, 1};
+  CHECK(planner::message_seconds(s).value == 0);
+  CHECK(planner::hook_seconds(s).value == 0);
+  CHECK(planner::adapter_seconds(s).value == 0);
+  CHECK(planner::checkpoint_seconds(s).value == 1.7e-3);
+  s.use_reentrant = true;
+  CHECK(planner::checkpoint_seconds(s).value == 0.6e-3);
+  s.lora = models::Lora{};
+  CHECK(planner::adapter_seconds(s).value == 0.15e-3);
+  s.gpus = 8;
+  s.data.zero = 1;
+  CHECK(planner::message_seconds(s).value == 0);
+  s.data.zero = 2;
+  CHECK(planner::message_seconds(s).value == 0.85e-3);
+  s.data.fsdp_version = 1;
+  CHECK(planner::message_seconds(s).value == 0.55e-3);
+  s.tp = 2;
+  CHECK(planner::message_seconds(s).value == 0);
+  s.tp = 1;
+  s.stack = models::Stack::deepspeed;
+  CHECK(planner::hook_seconds(s).value == 0);
+  s.data.zero = 3;
+  CHECK(planner::hook_seconds(s).value == 0.45e-3);
+  CHECK(planner::message_seconds(s).value == 0);
+  s.compile = models::Compile::block;
+  CHECK(planner::checkpoint_seconds(s).value == 0);
+  CHECK(planner::adapter_seconds(s).value == 0);
+  s.stack = models::Stack::plimsoll;
+  s.compile = models::Compile::no;
+  CHECK(planner::checkpoint_seconds(s).value == 0);
+  CHECK(planner::hook_seconds(s).value == 0);
+  CHECK(planner::message_seconds(s).value == 0);
+}
+
+// A Llama layer has seven linears and two norms. Of a checkpoint a third is the forward's; of the
+// hooks, 9 + 2 · 7 a pass, of which a checkpoint has three.
+TEST_CASE("a layer's checkpoint, adapters and hooks stand in its forward and its backward") {
+  models::Strategy s;
+  s.stack = models::Stack::deepspeed;
+  s.gpus = 8;
+  s.data.zero = 3;
+  s.lora = models::Lora{.rank = 8};
+  s.lora->targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  s.recompute = {models::RecomputeKind::full, 1};
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  const planner::ModelParts parts = planner::model_parts(model, s);
+  const planner::PartCost cost = planner::host_cost(parts.runs.front(), 0, s);
+  const double pass = 7 * 0.15e-3 / 2 + (9 + 14) * 0.45e-3;
+  CHECK(tests::near(cost.forward.launches, pass + 1.7e-3 / 3, 1e-12));
+  CHECK(tests::near(cost.backward.launches, 2 * pass + 1.7e-3 * 2 / 3, 1e-12));
+  CHECK(cost.forward.busy() == 0);
+  s.recompute = {};
+  const planner::PartCost once = planner::host_cost(parts.runs.front(), 0, s);
+  CHECK(tests::near(once.forward.launches, pass, 1e-12));
+  CHECK(tests::near(once.backward.launches, pass, 1e-12));
+  // Four layers in a checkpoint share its cost, and each runs again.
+  s.recompute = {models::RecomputeKind::every, 4};
+  const planner::PartCost shared = planner::host_cost(parts.runs.front(), 0, s);
+  CHECK(tests::near(shared.backward.launches, 2 * pass + 1.7e-3 * 2 / 3 / 4, 1e-12));
+}
