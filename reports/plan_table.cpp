@@ -27,12 +27,6 @@ const char* high_end_meaning(const Plan& plan) {
              ? "with overheads at their high end"
              : "overheads high; 1 run in 100 reserves more still";
 }
-// A plan whose room ends below its high end. Measured: reports/evidence/2026-11-26-h100-80gb-hbm3/
-// edge-1b-bf16-under.json, planned with 1 GiB to spare, ran out of memory, since its script makes
-// the model on the GPU and a cached segment of 0.5 GiB served other requests.
-bool fits_barely(const Plan& plan) {
-  return plan.fits && plan.usable && plan.high_end && !plan.high_end->fits;
-}
 
 std::string per_gpu(const Plan& plan) {
   if (plan.strategy.device == models::Device::cpu)
@@ -339,6 +333,10 @@ std::string data_parallel_text(const models::Strategy& s) {
   if (models::decisions::shards_in_groups(s))
     text += fmt::format(" in groups of {}", s.data.shard_group);
   return text;
+}
+
+bool fits_barely(const Plan& plan) {
+  return plan.fits && plan.usable && plan.high_end && !plan.high_end->fits;
 }
 
 std::string plan_table(const Plan& plan, const Terminal& terminal) {

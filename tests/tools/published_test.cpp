@@ -88,6 +88,7 @@ TEST_CASE("answered, by stand-in and refused are all that is published") {
   CHECK(counts.ran_planned_not_to_fit == 0);
   CHECK(counts.failed == 1);
   CHECK(counts.failed_planned_to_fit == 1);
+  CHECK(counts.failed_planned_barely == 0);
 }
 
 TEST_CASE("a run whose sequences are no longer than is asked is a bound, and no error") {
@@ -127,8 +128,8 @@ TEST_CASE("rows that constants were fitted on are apart") {
         "* answered as stated: 2 of 9 published figures, 22 %; by a stand-in for their program: 1, "
         "11 %\n"
         "* peak allocated: no row that is answered states it\n"
-        "* ran out of memory: 1 rows, 1 of them planned to fit; ran: 1 rows, 0 of them planned not "
-        "to\n");
+        "* ran out of memory: 1 rows, 1 of them planned to fit, barely 0; ran: 1 rows, 0 of them "
+        "planned not to\n");
 }
 
 // Two runs: of the first twice what is planned was published; the second, on a T4, is planned not

@@ -86,8 +86,8 @@ By source
 Bounds, of runs whose sequences are no longer than is asked: 2 figures, 1 not
     above the plan.
 
-As stated: ran out of memory 1 rows, 1 of them planned to fit; ran 4 rows, 1 of
-    them planned not to.
+As stated: ran out of memory 1 rows, 1 of them planned to fit, barely 0; ran 4
+    rows, 1 of them planned not to.
 
 Refused or left out
     1  no such thing
@@ -105,7 +105,7 @@ constexpr const char* kDocument = R"--({
       {"reason": "no such thing", "count": 1},
       {"reason": "not stated", "count": 2}
     ],
-    "runs": {"ran": 4, "ran_planned_not_to_fit": 1, "out_of_memory": 1, "out_of_memory_planned_to_fit": 1},
+    "runs": {"ran": 4, "ran_planned_not_to_fit": 1, "out_of_memory": 1, "out_of_memory_planned_to_fit": 1, "out_of_memory_planned_barely": 0},
     "bounds": {"figures": 2, "hold": 1},
     "errors": [
       {"figure": "peak_bytes", "in_sample": false, "rows": 2, "median": 0.3125, "p95": 0.375, "largest": 0.375},
@@ -128,7 +128,7 @@ constexpr const char* kDocument = R"--({
         {"reason": "no such thing", "count": 1},
         {"reason": "not stated", "count": 2}
       ],
-      "runs": {"ran": 2, "ran_planned_not_to_fit": 0, "out_of_memory": 0, "out_of_memory_planned_to_fit": 0},
+      "runs": {"ran": 2, "ran_planned_not_to_fit": 0, "out_of_memory": 0, "out_of_memory_planned_to_fit": 0, "out_of_memory_planned_barely": 0},
       "bounds": {"figures": 2, "hold": 1}
     },
     {
@@ -140,7 +140,7 @@ constexpr const char* kDocument = R"--({
       "answered": 3,
       "by_stand_in": 0,
       "refused": [],
-      "runs": {"ran": 2, "ran_planned_not_to_fit": 1, "out_of_memory": 1, "out_of_memory_planned_to_fit": 1},
+      "runs": {"ran": 2, "ran_planned_not_to_fit": 1, "out_of_memory": 1, "out_of_memory_planned_to_fit": 1, "out_of_memory_planned_barely": 0},
       "bounds": {"figures": 0, "hold": 0}
     }
   ],
@@ -304,8 +304,8 @@ TEST_CASE("the goals' lines have what was asked for, out of the sample") {
       "* throughput: median error 25 %, 95th percentile 25 % (1 rows)\n"
       "* bounds, of runs whose sequences are no longer than is asked: 2 figures, 1 not above the "
       "plan\n"
-      "* ran out of memory: 1 rows, 1 of them planned to fit; ran: 4 rows, 1 of them planned not "
-      "to\n");
+      "* ran out of memory: 1 rows, 1 of them planned to fit, barely 0; ran: 4 rows, 1 of them "
+      "planned not to\n");
 }
 
 TEST_CASE("the picture has a point for each error, in the panel of its figure") {

@@ -8,6 +8,7 @@
 #include "models/base/error.h"
 #include "models/config_reader.h"
 #include "models/model_reader.h"
+#include "reports/plan_table.h"
 
 namespace plimsoll::tools {
 
@@ -152,8 +153,11 @@ PublishedCounts counts_of(const PublishedAnswers& answers) {
       }
     if (row.upper_bound) continue;  // a shorter run may fit where the longest does not
     const bool fits = row.plan->verdict != reports::Verdict::does_not_fit;
+    const bool is_barely =
+        row.plan->verdict == reports::Verdict::borderline || reports::fits_barely(*row.plan);
     ++(row.out_of_memory ? out.failed : out.ran);
     if (row.out_of_memory && fits) ++out.failed_planned_to_fit;
+    if (row.out_of_memory && fits && is_barely) ++out.failed_planned_barely;
     if (!row.out_of_memory && !fits) ++out.ran_planned_not_to_fit;
   }
   return out;
@@ -171,6 +175,7 @@ PublishedCounts counts_of(const std::vector<PublishedAnswers>& all) {
     out.ran_planned_not_to_fit += part.ran_planned_not_to_fit;
     out.failed += part.failed;
     out.failed_planned_to_fit += part.failed_planned_to_fit;
+    out.failed_planned_barely += part.failed_planned_barely;
     out.bounds += part.bounds;
     out.bounds_hold += part.bounds_hold;
   }
@@ -203,9 +208,10 @@ std::string goal_lines(const std::vector<PublishedAnswers>& all,
         counts.bounds, counts.bounds_hold);
   if (counts.failed > 0)
     text += fmt::format(
-        "* ran out of memory: {} rows, {} of them planned to fit; ran: {} rows, {} of them planned "
-        "not to\n",
-        counts.failed, counts.failed_planned_to_fit, counts.ran, counts.ran_planned_not_to_fit);
+        "* ran out of memory: {} rows, {} of them planned to fit, barely {}; ran: {} rows, {} of "
+        "them planned not to\n",
+        counts.failed, counts.failed_planned_to_fit, counts.failed_planned_barely, counts.ran,
+        counts.ran_planned_not_to_fit);
   return text;
 }
 

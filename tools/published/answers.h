@@ -69,6 +69,7 @@ struct PublishedCounts {
   std::map<std::string, std::size_t> refused;  // by reason: those left out, and refusals
   // Of rows answered as stated: runs, and how many of them are planned otherwise.
   std::size_t ran = 0, ran_planned_not_to_fit = 0, failed = 0, failed_planned_to_fit = 0;
+  std::size_t failed_planned_barely = 0;  // of these: not at the high end of the overheads
   // Of rows that bound what they publish: figures, and how many are not above what is planned.
   std::size_t bounds = 0, bounds_hold = 0;
 };

@@ -92,6 +92,7 @@ void write_counts(JsonWriter& json, const PublishedCounts& counts) {
   json.member("ran_planned_not_to_fit", counts.ran_planned_not_to_fit);
   json.member("out_of_memory", counts.failed);
   json.member("out_of_memory_planned_to_fit", counts.failed_planned_to_fit);
+  json.member("out_of_memory_planned_barely", counts.failed_planned_barely);
   json.end_object();
   json.key("bounds");
   json.begin_object(JsonWriter::Layout::line);
@@ -177,10 +178,11 @@ std::string published_table(const std::vector<PublishedAnswers>& all,
   if (counts.failed > 0) {
     lines.blank();
     lines.add(fmt::format(
-        "As stated: ran out of memory {} rows, {} of them planned to fit; ran {} "
+        "As stated: ran out of memory {} rows, {} of them planned to fit, barely {}; ran {} "
         "rows, {} "
         "of them planned not to.",
-        counts.failed, counts.failed_planned_to_fit, counts.ran, counts.ran_planned_not_to_fit));
+        counts.failed, counts.failed_planned_to_fit, counts.failed_planned_barely, counts.ran,
+        counts.ran_planned_not_to_fit));
   }
   lines.blank();
   lines.add("Refused or left out");
