@@ -359,7 +359,9 @@ constexpr Option kPlanOptions[] = {
         .fixing("offload"),
     Option{"offload-to", "NAME", "Offload", "cpu, nvme, managed (cpu)"}
         .of_step_at("strategy/offload_to")
-        .one_of(kOffloadTo, 2, "unified memory is not modelled yet (cpu and nvme are)"),
+        .one_of(kOffloadTo, 2,
+                "what --offload moves goes to cpu or nvme; unified memory is what the paged "
+                "optimizers keep their states in (--optimizer paged-adamw, paged-adam8bit)"),
     of_a_step("offload-pin", "YES|NO", "Offload", "pin_memory of what is on the host (yes)",
               "strategy/offload_pin"),
     of_a_step("offload-optimizer-buffer-count", "N", "Offload",

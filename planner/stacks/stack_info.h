@@ -43,6 +43,7 @@ struct StackInfo {
   // Mixed precision is autocast, or FSDP's policy, over weights in --param-dtype. Elsewhere it is
   // 16-bit weights beside fp32 masters.
   bool mixed_is_autocast = false;
+  bool hooks_modules = false;  // under its ZeRO-3, in Python, whatever has parameters
   bool foreach_by_default = false;  // the optimizer's form
   bool packs_bases = false;  // bitsandbytes' packed bases and 8-bit optimizers run under it
   int packs_to_stage = 3;  // the bases, up to this one of ZeRO

@@ -33,6 +33,7 @@ constinit const StackInfo kStack{
     .table_states = pytorch::table_states,
     .processes = models::Stack::pytorch,
     .runs_transformers = true,
+    .hooks_modules = true,
     .packs_bases = true,
     .offloads_optimizer = true,
 };
