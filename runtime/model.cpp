@@ -18,6 +18,7 @@ namespace {
 std::vector<shard::UnitParameter> unit_parameters(const std::vector<ModelParameter>& parameters,
                                                   std::int64_t low_rank) {
   std::vector<shard::UnitParameter> list;
+  list.reserve(parameters.size());
   for (const ModelParameter& p : parameters)
     list.push_back({p.name, p.shape, p.trained, p.adapter, p.packed,
                     p.trained && p.shape.rank == 2 ? low_rank : 0});

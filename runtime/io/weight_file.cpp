@@ -86,7 +86,8 @@ void WeightFile::write(const std::string& name, std::int64_t first, kernels::Con
   const std::int64_t count = from.elements();
   check(first >= 0 && count <= place.elements - first, ErrorKind::internal,
         [&] { return "a piece of " + name + " beyond its end"; });
-  const std::int64_t width = bits(place.dtype) / 8, step = kReadBytes / width;
+  const std::int64_t width = std::max<std::int64_t>(1, bits(place.dtype) / 8);
+  const std::int64_t step = kReadBytes / width;
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(count, step) * width));
   for (std::int64_t done = 0; done < count; done += step) {
     const std::int64_t n = std::min(step, count - done);
@@ -98,11 +99,13 @@ void WeightFile::write(const std::string& name, std::int64_t first, kernels::Con
 }
 
 void WeightFile::finish() {
-  for (const auto& [name, place] : places_)
+  for (const auto& of : places_) {
+    const Place& place = of.second;
     check(place.written == place.elements, ErrorKind::internal, [&] {
-      return "of " + name + " " + std::to_string(place.written) + " of " +
+      return "of " + of.first + " " + std::to_string(place.written) + " of " +
              std::to_string(place.elements) + " elements were saved";
     });
+  }
   file_.finish();
 }
 
