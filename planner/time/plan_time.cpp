@@ -1,5 +1,7 @@
 #include "planner/time/plan_time.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 
@@ -116,6 +118,15 @@ OffloadTime add_copies(const Question& question, const ModelParts& parts, double
   return copies;
 }
 
+// Such a step takes as long with more sequences.
+void advise_on_host(const StepTime& step, reports::Plan& plan) {
+  if (step.limit != Limit::launches) return;
+  plan.advice.push_back(fmt::format(
+      "The host is the limit: it needs {:.3g} ms to issue forward and backward, the GPU {:.3g} ms "
+      "to compute them. A larger --micro-batch costs hardly more until the GPU needs as long.",
+      1e3 * step.compute, 1e3 * step.busy));
+}
+
 }  // namespace
 
 void add_time(const Question& question, const ModelParts& parts, const models::StepFlops& flops,
@@ -167,6 +178,7 @@ void add_time(const Question& question, const ModelParts& parts, const models::S
   time.peak_flops = peak;
   time.communication_seconds = step.communication + copies.seconds;
   time.limited_by = name_of(step.limit);
+  advise_on_host(step, plan);
   add_assumptions(question, plan);
 }
 

@@ -229,6 +229,7 @@ StepTime StrategyTime::operator()(const Batch& batch) const {
   time.optimizer = fixed_.optimizer.seconds();
   time.compute = step.compute * (1 + wait_);
   time.communication = step.communication;
+  time.busy = step.work.busy();
   time.exposed_communication = step.exposed;
   time.step = time.compute + time.exposed_communication + time.optimizer;
   time.limit = limit_of(step, time.optimizer, messages.crosses_nodes);

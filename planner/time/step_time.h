@@ -30,6 +30,7 @@ struct StepTime {
   double pipeline_bubble = 0;
   double optimizer = 0;
   double communication = 0;  // all of it, hidden or not
+  double busy = 0;  // of compute, what the GPU does beside messages; the host may need longer
   Limit limit = Limit::compute;
 };
 

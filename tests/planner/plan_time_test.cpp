@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "models/gpu_catalog.h"
 #include "models/model_catalog.h"
 #include "tests/near.h"
@@ -127,4 +129,24 @@ TEST_CASE("the cluster's bandwidths act, and are named among the assumptions") {
   };
   CHECK(named(before, "time: links between nodes, GB/s per GPU") == "25 assumed");
   CHECK(named(slower, "time: links between nodes, GB/s per GPU") == "1 derived");
+}
+
+TEST_CASE("where the GPU waits for the host the advice is a larger micro-batch") {
+  Asked asked("a100-sxm-80gb");
+  asked.question.strategy.gpus = 1;
+  asked.question.strategy.data = {};
+  asked.question.batch = {.seq_len = 128};
+  const auto of_host = [](const reports::Plan& plan) {
+    return std::ranges::count_if(plan.advice, [](const std::string& line) {
+      return line.starts_with("The host is the limit: it needs ") &&
+             line.find("--micro-batch") != std::string::npos;
+    });
+  };
+  const reports::Plan small = asked.plan();
+  CHECK(small.time.limited_by == "kernel launches");
+  CHECK(of_host(small) == 1);
+  asked.question.batch.micro_batch = 64;
+  const reports::Plan large = asked.plan();
+  CHECK(large.time.limited_by != "kernel launches");
+  CHECK(of_host(large) == 0);
 }
