@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "models/gpu_catalog.h"
 #include "planner/time/step_time.h"
@@ -39,11 +41,10 @@ double planned_microseconds(const json& row) {
   return (seconds(row, strategy, 24) - seconds(row, strategy, 8)) / 16 * 1e6;
 }
 
-}  // namespace
-
-TEST_CASE(
-    "the host's time for a layer is within half as much of what it was, most within a fifth") {
-  const json document = json::parse(std::ifstream(PLIMSOLL_GOLDEN "/host_times.json"));
+// How far off each case is, as a logarithm, sorted. Figures are those of a processor that issues a
+// small kernel in 2 us.
+std::vector<double> errors(const char* file) {
+  const json document = json::parse(std::ifstream(std::string(PLIMSOLL_GOLDEN "/") + file));
   std::vector<double> off;
   for (const json& row : document["cases"]) {
     const std::string name = row["name"];
@@ -57,10 +58,24 @@ TEST_CASE(
     CHECK(std::abs(std::log(factor)) < std::log(1.4));
     off.push_back(std::abs(std::log(factor)));
   }
-  REQUIRE(off.size() == 30);
   std::ranges::sort(off);
+  return off;
+}
+
+}  // namespace
+
+TEST_CASE("the host's time for a layer is planned within 40 %, for half of the steps a tenth") {
+  const std::vector<double> off = errors("host_times.json");
+  REQUIRE(off.size() == 30);
   CHECK(off[15] < std::log(1.1));
   CHECK(off[24] < std::log(1.25));
+}
+
+TEST_CASE("so it is for seven steps that were asked when the figures had been settled") {
+  const std::vector<double> off = errors("host_times_fresh.json");
+  REQUIRE(off.size() == 7);
+  CHECK(off[3] < std::log(1.1));
+  CHECK(off[5] < std::log(1.2));
 }
 
 TEST_CASE("a host issues a kernel in 9 us from Python, in 3 us from compiled code") {

@@ -2,14 +2,15 @@
 """How long the host takes to issue a step: PyTorch's dispatcher, Transformers' Python, FSDP's and DeepSpeed's hooks.
 
   host_times.py --out A.json [--only TEXT]
+  host_times.py --cases host_times_fresh_cases.json --out tests/golden/host_times_fresh.json
   host_times.py --middle A.json B.json C.json --out tests/golden/host_times.json
 
 Each workload of host_times_cases.json trains on the dry CUDA runtime (torch_measure.py), where a kernel costs nothing,
 with 8 and with 24 layers, so narrow that the host does nothing but ask. Recorded is the processor's time for a layer's
 forward and backward (with what is run again) and its part of the optimizer: a sixteenth of the difference, of the least
 of many steps that both take in turns; of several runs each case's middle one, by the time of a small kernel beside it,
-which says how fast the processor was meanwhile. The driver's own time for a launch and NCCL's for a message are not in it: a
-GPU's host needs a little more.
+which says how fast the processor was meanwhile. The driver's own time for a launch and NCCL's for a message are not in
+it: a GPU's host needs a little more. The fresh cases were asked when the plan's figures had been settled.
 """
 import argparse
 import importlib.metadata as metadata
@@ -131,11 +132,12 @@ def main():
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--out", required=True)
     asked.add_argument("--only", default="")
+    asked.add_argument("--cases", default="host_times_cases.json", help="beside this program")
     asked.add_argument("--middle", nargs="+", default=[], metavar="FILE")
     options = asked.parse_args()
     if options.middle:
         return write(middle_of(options.middle), options.out)
-    with open(os.path.join(HERE, "host_times_cases.json"), encoding="utf-8") as file:
+    with open(os.path.join(HERE, options.cases), encoding="utf-8") as file:
         cases = [case for case in json.load(file) if options.only in case["name"]]
     sys.path.insert(0, HERE)
     import deepspeed_measure
