@@ -21,12 +21,12 @@ enum class Objective : std::uint8_t {
 };
 
 // Plans of different kinds (stack, stage of ZeRO) whose speeds are nearer to each other than this
-// are equal: the estimate cannot tell them apart for sure. Five of six such comparisons are that
-// good (reports/accuracy.md, Comparisons: 110 pairs of published runs, the median 3.7 %), and so
-// much do five of six sharded runs look faster than they are: what takes more setting up must be
-// faster by more.
+// are equal: the estimate cannot tell them apart for sure. Nine of ten such comparisons are that
+// good (reports/accuracy.md, Comparisons: 391 pairs of published runs, the median 2.6 %), and no
+// more do nine of ten sharded runs look faster than they are: what takes more setting up must be
+// faster by more. Few of the pairs have two frameworks.
 constexpr double kTieMargin = 0.08;
-// Likewise of plans of one kind, of which two of three comparisons are that good (106 pairs).
+// Likewise of plans of one kind, of which two of three comparisons are that good (361 pairs).
 constexpr double kSameKindMargin = 0.04;
 
 struct Scope {

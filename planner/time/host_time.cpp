@@ -28,6 +28,16 @@ double modules_of(const LayerPart& layer) {
                              layer.norms.size() + layer.experts.size());
 }
 
+double adapted_share(const LayerPart& layer) {
+  double adapted = 0, all = 0;
+  for (const LinearPart& of : layer.linears) {
+    const double weights = static_cast<double>(of.in) * static_cast<double>(of.out);
+    all += weights;
+    if (of.adapted()) adapted += weights;
+  }
+  return adapted > 0 ? adapted / all : 1;
+}
+
 }  // namespace
 
 Share launch_seconds(const Strategy& s) {
@@ -58,7 +68,7 @@ Share adapter_seconds(const Strategy& s) {
   return {0.15e-3, "calibrated", kMeasured};
 }
 
-PartCost host_cost(const LayerRun& run, std::size_t place, const Strategy& s) {
+LayerHost layer_host(const LayerRun& run, std::size_t place, const Strategy& s) {
   const LayerPart& layer = run.pattern[place];
   const auto adapters = static_cast<double>(
       std::ranges::count_if(layer.linears, [](const LinearPart& of) { return of.adapted(); }));
@@ -70,10 +80,11 @@ PartCost host_cost(const LayerRun& run, std::size_t place, const Strategy& s) {
   // Half of an adapter's is its forward's.
   const double pass = adapters * adapter_seconds(s).value / 2 +
                       (modules_of(layer) + 2 * adapters) * hook_seconds(s).value;
-  PartCost cost;
-  cost.forward.launches = pass + checkpoint / 3;
-  cost.backward.launches = (again ? 2 : 1) * pass + checkpoint * 2 / 3;
-  return cost;
+  LayerHost host;
+  host.python.forward.launches = pass + checkpoint / 3;
+  host.python.backward.launches = (again ? 2 : 1) * pass + checkpoint * 2 / 3;
+  if (models::is_fsdp1(s) && s.data.zero == 3) host.between_units = adapted_share(layer);
+  return host;
 }
 
 }  // namespace plimsoll::planner

@@ -25,7 +25,17 @@ Share checkpoint_seconds(const models::Strategy& strategy);
 // Of the module that PEFT puts around a linear, each time that it runs forward and backward.
 Share adapter_seconds(const models::Strategy& strategy);
 
-// Checkpoint, adapters and hooks of the run's layer of this place in its pattern: launches alone.
-PartCost host_cost(const LayerRun& run, std::size_t place, const models::Strategy& strategy);
+// What the host does around a layer.
+struct LayerHost {
+  PartCost python;  // checkpoint, adapters and hooks: launches alone
+  // Of the layer's work on the GPU, what stands between its units where these are gathered one by
+  // one: alone that runs beside what the host needs for them. FSDP1's host waits until the GPU is
+  // no more than kUnitsAhead behind it, so that it cannot use the rest (torch/distributed/fsdp/
+  // _limiter_utils.py, _FreeEventQueue). By the weights of the linears that are adapted.
+  double between_units = 1;
+};
+constexpr double kUnitsAhead = 2;
+// Of the run's layer of this place in its pattern.
+LayerHost layer_host(const LayerRun& run, std::size_t place, const models::Strategy& strategy);
 
 }  // namespace plimsoll::planner

@@ -22,12 +22,14 @@ double seconds_of(const Fabric& fabric, const Group& group, const Message& m) {
   return broadcast_seconds(fabric, group, bytes);
 }
 
-void add_to_layer(const Message& m, double seconds, const Cost& copies, LayerMessages& layer) {
+void add_to_layer(const Message& m, double times, double seconds, const Cost& copies,
+                  LayerMessages& layer) {
   PassMessages& pass = m.when == Message::When::forward    ? layer.forward
                        : m.when == Message::When::backward ? layer.backward
                                                            : layer.reduction;
   (m.beside == Message::Beside::nothing ? pass.alone : pass.beside) += seconds;
   pass.copies += copies;
+  pass.count += times;
 }
 
 void add_to_ends(const Message& m, double seconds, const Cost& copies, MicroBatchMessages& of) {
@@ -62,9 +64,9 @@ MessageTimes times_of(const Messages& messages, const std::vector<double>& copie
       if (!layer)
         add_to_ends(m, seconds, copied, *of);
       else if (!any)
-        add_to_layer(m, seconds, copied, of->layers[m.layer]);
+        add_to_layer(m, times, seconds, copied, of->layers[m.layer]);
       else
-        for (LayerMessages& each : of->layers) add_to_layer(m, seconds, copied, each);
+        for (LayerMessages& each : of->layers) add_to_layer(m, times, seconds, copied, each);
     }
   }
   return out;

@@ -12,6 +12,7 @@ namespace plimsoll::planner {
 
 // Before or behind one pass over a layer: of one of its kind, in the mean.
 struct PassMessages {
+  double count = 0;
   double beside = 0;  // seconds of those that the neighbour's pass runs beside
   double alone = 0;  // and of those that nothing runs beside
   Cost copies;

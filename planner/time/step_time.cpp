@@ -10,7 +10,6 @@
 #include "models/decisions/layer.h"
 #include "models/decisions/mesh.h"
 #include "planner/stacks/stack_info.h"
-#include "planner/time/host_time.h"
 
 namespace plimsoll::planner {
 
@@ -32,9 +31,10 @@ struct Overlap {
   double compute = 0, communication = 0, exposed = 0;
   Cost work;
 
-  void run(double times, const Cost& cost) {
+  void run(double times, const Cost& cost) { run(times, cost, cost.seconds()); }
+  void run(double times, const Cost& cost, double seconds) {
     work += times * cost;
-    compute += times * cost.seconds();
+    compute += times * seconds;
   }
   // `times` messages, each beside work of so many seconds.
   void hide(double times, double message, double beside) {
@@ -46,23 +46,32 @@ struct Overlap {
   void expose(double message) { hide(1, message, 0); }
 };
 
+// A pass over a layer, with so many units in it.
+double seconds_of(const Cost& cost, double units, const LayerHost& host) {
+  if (units <= kUnitsAhead) return cost.seconds();
+  const double beside = host.between_units * cost.busy();
+  return cost.busy() - beside + std::max(beside, cost.launches);
+}
+
 // One micro-batch, so many times. A unit is gathered beside the unit before it, and reduced beside
 // the backward of that one: nothing runs beside the first layer's.
-void add_micro_batches(const ComputeCost& work, const std::vector<PartCost>& host,
+void add_micro_batches(const ComputeCost& work, const std::vector<LayerHost>& host,
                        const std::vector<double>& layers, const MicroBatchMessages& messages,
                        double times, Overlap& step) {
   double alone = 1, forward_seconds = 0, spare = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const LayerMessages& m = messages.layers[i];
     const double copies = layers[i], beside = copies - alone;
-    const Cost forward = work.layers[i].forward + host[i].forward + m.forward.copies;
-    forward_seconds = forward.seconds();
-    step.run(copies * times, forward);
+    const Cost forward = work.layers[i].forward + host[i].python.forward + m.forward.copies;
+    forward_seconds = seconds_of(forward, m.forward.count, host[i]);
+    step.run(copies * times, forward, forward_seconds);
     step.hide(beside * times, m.forward.beside, forward_seconds);
     step.expose(alone * times * m.forward.beside);
-    const Cost backward = work.layers[i].backward + host[i].backward + m.backward.copies;
-    const double seconds = backward.seconds(), reduced = m.reduction.beside;
-    step.run(copies * times, backward + m.reduction.copies);
+    const Cost gathered = work.layers[i].backward + host[i].python.backward + m.backward.copies;
+    const Cost backward = gathered + m.reduction.copies;
+    const double seconds = seconds_of(gathered, m.backward.count, host[i]);
+    const double reduced = m.reduction.beside;
+    step.run(copies * times, backward, seconds_of(backward, m.backward.count, host[i]));
     step.hide(beside * times, m.backward.beside + reduced, seconds);
     step.hide(alone * times, m.backward.beside, seconds);
     step.expose(alone * times * reduced);
@@ -85,7 +94,8 @@ Strategy fixed_part(const Strategy& s) {
   out.allocator = {};
   out.hold_outputs = false;
   out.compile = models::Compile::no;
-  out.kernels = models::Kernels::eager;
+  // FSDP does not see fused adapters of a packed base.
+  if (!s.lora || !s.quantize) out.kernels = models::Kernels::eager;
   out.attention = models::Attention::flash;
   out.loss = models::Loss::full;
   if (s.tp > 1) return out;  // what is run again sends activations again
@@ -208,7 +218,7 @@ StrategyTime::StrategyTime(const TimeModel& model, const Strategy& s)
   const models::decisions::Mesh mesh = models::decisions::mesh_of(s);
   wait_ = waiting(static_cast<double>(mesh.ranks()), static_cast<double>(mesh.nodes()));
   for (const LayerRun& run : model.kept_->parts.runs)
-    for (std::size_t i = 0; i < run.pattern.size(); ++i) host_.push_back(host_cost(run, i, s));
+    for (std::size_t i = 0; i < run.pattern.size(); ++i) host_.push_back(layer_host(run, i, s));
 }
 
 StepTime StrategyTime::operator()(const Batch& batch) const {

@@ -13,6 +13,7 @@
 #include "planner/model_parts.h"
 #include "planner/time/collective_cost.h"
 #include "planner/time/compute_time.h"
+#include "planner/time/host_time.h"
 #include "planner/time/message_times.h"
 
 namespace plimsoll::planner {
@@ -82,7 +83,7 @@ class StrategyTime {
   models::Strategy strategy_;
   const ComputeTime& computes_;
   const FixedTimes& fixed_;
-  std::vector<PartCost> host_;  // of each layer of each run's pattern
+  std::vector<LayerHost> host_;  // of each layer of each run's pattern
   double wait_ = 0;
 };
 

@@ -43,10 +43,12 @@ TEST_CASE("what recommend treats as equal is what the estimate cannot tell apart
   };
   const tests::Comparisons pairs = tests::comparisons(tests::throughput_rows());
   REQUIRE(pairs.two_kinds.size() > 100);
-  CHECK(kTieMargin >= at(pairs.two_kinds, 15));  // five of six
-  CHECK(kTieMargin <= at(pairs.two_kinds, 18));
-  CHECK(kTieMargin >= at(pairs.flattery_of_sharding, 15));
-  CHECK(kTieMargin <= at(pairs.flattery_of_sharding, 18));
+  // Nine of ten; until adapters waited for their host five of six were. It was not narrowed since:
+  // few of the pairs have two frameworks, whose error it bounds, too.
+  CHECK(kTieMargin >= at(pairs.two_kinds, 18));
+  CHECK(kTieMargin <= at(pairs.two_kinds, 19));
+  CHECK(kTieMargin >= at(pairs.flattery_of_sharding, 18));
+  CHECK(kTieMargin <= pairs.flattery_of_sharding.back());
   REQUIRE(pairs.one_kind.size() > 100);
   CHECK(kSameKindMargin >= at(pairs.one_kind, 12));  // two of three
   CHECK(kSameKindMargin <= at(pairs.one_kind, 15));

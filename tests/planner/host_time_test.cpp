@@ -140,17 +140,54 @@ TEST_CASE("a layer's checkpoint, adapters and hooks stand in its forward and its
   s.recompute = {models::RecomputeKind::full, 1};
   const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
   const planner::ModelParts parts = planner::model_parts(model, s);
-  const planner::PartCost cost = planner::host_cost(parts.runs.front(), 0, s);
+  const planner::PartCost cost = planner::layer_host(parts.runs.front(), 0, s).python;
   const double pass = 7 * 0.15e-3 / 2 + (9 + 14) * 0.45e-3;
   CHECK(tests::near(cost.forward.launches, pass + 1.7e-3 / 3, 1e-12));
   CHECK(tests::near(cost.backward.launches, 2 * pass + 1.7e-3 * 2 / 3, 1e-12));
   CHECK(cost.forward.busy() == 0);
   s.recompute = {};
-  const planner::PartCost once = planner::host_cost(parts.runs.front(), 0, s);
+  const planner::PartCost once = planner::layer_host(parts.runs.front(), 0, s).python;
   CHECK(tests::near(once.forward.launches, pass, 1e-12));
   CHECK(tests::near(once.backward.launches, pass, 1e-12));
   // Four layers in a checkpoint share its cost, and each runs again.
   s.recompute = {models::RecomputeKind::every, 4};
-  const planner::PartCost shared = planner::host_cost(parts.runs.front(), 0, s);
+  const planner::PartCost shared = planner::layer_host(parts.runs.front(), 0, s).python;
   CHECK(tests::near(shared.backward.launches, 2 * pass + 1.7e-3 * 2 / 3 / 4, 1e-12));
+}
+
+// Llama-3.2-1B: 2048 wide, keys and values 512, an MLP of 8192: the attention's linears have
+// 10,485,760 of a layer's 60,817,408 weights.
+TEST_CASE(
+    "FSDP1's host waits two units behind the GPU: of adapters in turn, the linears alone hide it") {
+  models::Strategy s;
+  s.gpus = 8;
+  s.data.zero = 3;
+  s.data.fsdp_version = 1;
+  s.lora = models::Lora{.rank = 8};
+  s.lora->targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  const auto share = [&] {
+    const planner::ModelParts parts = planner::model_parts(model, s);
+    return planner::layer_host(parts.runs.front(), 0, s).between_units;
+  };
+  CHECK(tests::near(share(), 10485760.0 / 60817408, 1e-12));
+  models::ClusterSpec cluster;
+  cluster.gpu = models::find_gpu("a100-sxm-80gb");
+  const auto time = [&] {
+    return planner::TimeModel(planner::model_parts(model, s), cluster)(
+        s, {.seq_len = 4096, .micro_batch = 2});
+  };
+  const planner::StepTime in_turn = time();
+  CHECK(in_turn.limit != planner::Limit::launches);
+  CHECK(in_turn.compute > 1.2 * in_turn.busy);
+  s.data.zero = 2;  // nothing is given back between forward and backward
+  CHECK(share() == 1);
+  CHECK(time().compute < 1.1 * time().busy);
+  s.data.zero = 3;
+  s.data.fsdp_version = 2;
+  CHECK(share() == 1);
+  CHECK(time().compute < 1.1 * time().busy);
+  s.data.fsdp_version = 1;
+  s.lora.reset();
+  CHECK(share() == 1);
 }

@@ -186,6 +186,8 @@ TEST_CASE("each message asks the host where its copies stand") {
   const MessageTimes layers = planner::times_of({m}, kCopies, h100(), kNode, kMemory, 0.5e-3);
   for (const planner::LayerMessages& layer : layers.each.layers) {
     CHECK(tests::near(layer.forward.copies.launches, 0.5e-3, 1e-12));
+    CHECK(tests::near(layer.forward.count, 1, 1e-12));
+    CHECK(layer.backward.count == 0);
     CHECK(layer.backward.copies.launches == 0);
   }
   CHECK(layers.each.copies.launches == 0);

@@ -213,6 +213,7 @@ void put_into_standard_input(const std::string& document) {
   for (const Option& option : kTrainingOptions) hand_on(option);
   for (const Option& option : output_options()) hand_on(option);
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(program.c_str(), arguments.data());

@@ -108,7 +108,7 @@ void ModuleWriter::tape_forward(const TapePart& part, const TapeCounts& counts,
   for (std::size_t i = 0; i < of.ops.size(); ++i) {
     for (; at < of.ops[i].slots_end; ++at) {
       const tape::Slot& slot = of.slots[at];
-      const auto value = static_cast<std::size_t>(slot.value);
+      const auto value = static_cast<std::uint8_t>(slot.value);
       if (slot.role == Role::given) {
         slots[at] = given[value];
         continue;
@@ -165,7 +165,7 @@ TensorId ModuleWriter::tape_backward(const TapePart& part, const TapeCounts& cou
     std::size_t made = 0;
     for (; at < of.ops[i].slots_end; ++at) {
       const tape::Slot& slot = of.slots[at];
-      const auto value = static_cast<std::size_t>(slot.value);
+      const auto value = static_cast<std::uint8_t>(slot.value);
       switch (slot.role) {
         case Role::given:
           slots[at] = given[value];
