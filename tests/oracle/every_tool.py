@@ -133,6 +133,22 @@ class EveryTool(unittest.TestCase):
                       "--out", out)
         self.assert_made_again(out, GOLDEN / "export_runs.json")
 
+    @needs("host_times.py")
+    def test_host_times(self):
+        """Its times are a machine's: of the workload that is committed, within a factor of three of those."""
+        out = self.folder / "times.json"
+        self.run_tool("host_times.py", "--only", "granite-reentrant", "--out", out)
+        made, golden = (json.loads(path.read_text()) for path in (out, GOLDEN / "host_times.json"))
+        committed = {case["name"]: case for case in golden["cases"]}["granite-reentrant"]
+        [case] = made["cases"]
+        self.assertEqual(case["workload"], committed["workload"])
+        by_reference = [(one["layer_microseconds"]["forward"] + one["layer_microseconds"]["backward"])
+                        / one["reference_microseconds"] for one in (case, committed)]
+        self.assertLess(max(by_reference), 3 * min(by_reference))
+        middle = self.folder / "middle.json"
+        self.run_tool("host_times.py", "--middle", out, out, out, "--out", middle)
+        self.assertEqual(json.loads(middle.read_text()), made)
+
     @needs("load_runs.py")
     def test_load_runs(self):
         out = self.folder / "runs.json"

@@ -17,6 +17,7 @@ PACKAGES = {
     "float8_goldens.py": ("torch", "transformers", "peft", "torchao", "safetensors"),
     "export_runs.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
     "galore_goldens.py": ("torch", "galore_torch"),
+    "host_times.py": ("torch", "transformers", "peft", "deepspeed", "liger_kernel", "bitsandbytes"),
     "kernel_goldens.py": ("torch", "transformers"),
     "load_runs.py": ("torch", "transformers", "accelerate", "peft", "bitsandbytes", "safetensors"),
     "messages.py": ("torch", "transformers", "accelerate", "peft", "deepspeed"),
