@@ -43,8 +43,9 @@ double adapted_share(const LayerPart& layer) {
 Share launch_seconds(const Strategy& s) {
   if (!runs_python(s))
     return {3e-6, "assumed", "a launch from C++ or compiled code; the host's speed decides"};
-  // Triton's launches are Python.
-  return {s.kernels == models::Kernels::eager ? 9e-6 : 24e-6, "calibrated", kMeasured};
+  if (s.kernels == models::Kernels::eager) return {9e-6, "calibrated", kMeasured};
+  if (s.kernels == models::Kernels::liger) return {24e-6, "calibrated", kMeasured};
+  return {24e-6, "assumed", "as Liger's, whose launches are Triton's and so Python"};
 }
 
 Share message_seconds(const Strategy& s) {

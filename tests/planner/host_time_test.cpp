@@ -83,6 +83,10 @@ TEST_CASE("a host issues a kernel in 9 us from Python, in 3 us from compiled cod
   CHECK(planner::launch_seconds(s).value == 9e-6);
   s.kernels = models::Kernels::liger;
   CHECK(planner::launch_seconds(s).value == 24e-6);
+  CHECK(planner::launch_seconds(s).basis == std::string("calibrated"));
+  s.kernels = models::Kernels::fused;
+  CHECK(planner::launch_seconds(s).value == 24e-6);
+  CHECK(planner::launch_seconds(s).basis == std::string("assumed"));
   s.compile = models::Compile::block;
   CHECK(planner::launch_seconds(s).value == 3e-6);
   s = {};
