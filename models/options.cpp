@@ -15,7 +15,7 @@ constexpr std::string_view kPacking[] = {"no", "wrapped", "bfd"};
 constexpr std::string_view kModes[] = {"train", "inference"};
 constexpr std::string_view kTasks[] = {"sft", "classification", "mlm",    "dpo",
                                        "kto", "orpo",           "reward", "grpo"};
-constexpr std::string_view kPhases[] = {"step", "load"};
+constexpr std::string_view kPhases[] = {"step", "load", "merge"};
 constexpr std::string_view kDeviceMaps[] = {"none", "auto"};
 constexpr const char* kInference = "belongs to --mode inference, which is not modelled yet";
 
@@ -380,12 +380,13 @@ constexpr Option kPlanOptions[] = {
     Option{"mode", "NAME", "What", "train, inference (train)"}.one_of(
         kModes, 1, "inference is not modelled yet"),
     Option{"phase", "NAME", "What",
-           "step; load: also what loading the model takes, which may be more (step)"}
+           "step; load: also what loading the model takes, which may be more; merge: what "
+           "loading and merging the trained adapter takes, in a process of its own (step)"}
         .one_of(kPhases)
         .of_a_step(),
     Option{"device-map", "NAME", "What",
            "of --phase load, with AWQ or nothing packed: none, then model.to; auto: "
-           "from_pretrained's (none)"}
+           "from_pretrained's (none; of --phase merge auto)"}
         .one_of(kDeviceMaps)
         .of_a_step(),
     Option{"batch", "N", "What", "inference: sequences"}.never(kInference),

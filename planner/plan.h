@@ -18,9 +18,10 @@ struct Question {
   models::ClusterSpec cluster;
   Detail detail = Detail::abridged;
   // Whether loading the model is planned, too; and whether it is loaded to the device where nothing
-  // is packed (device_map), and not moved there; whether the checkpoint itself is packed.
+  // is packed (device_map), and not moved there; whether the checkpoint itself is packed; whether
+  // an adapter that was trained is loaded onto it, and merged.
   struct Load {
-    bool asked = false, device_map = false, packed = false;
+    bool asked = false, device_map = false, packed = false, merges = false;
   } load;
   bool remedies = true;  // where it does not fit: plan again with each change that could help
   // Names of options that the user gave, and of those that a file of theirs sets: remedies

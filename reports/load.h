@@ -1,4 +1,4 @@
-// What loading a model takes before its first step, as data: part of a plan's record
+// What loading a model takes, as data: part of a plan's record
 // (reports/record.h).
 #pragma once
 
@@ -28,6 +28,7 @@ struct Load {
   Bytes device;  // needed, and what stands outside the allocator
   bool fits = true;
   bool decides = false;  // more must fit while the model is loaded than while it is trained
+  bool merges = false;  // a trained adapter into it
 };
 
 }  // namespace plimsoll::reports

@@ -12,7 +12,8 @@ Bytes needed_device(const Plan& plan) {
 
 void add_load(Lines& lines, const Plan& plan) {
   const Load& load = *plan.load;
-  lines.heading(fmt::format("While it is loaded (Transformers {}, in {})",
+  lines.heading(fmt::format("While {} (Transformers {}, in {})",
+                            load.merges ? "the adapter is merged" : "it is loaded",
                             models::text_of(plan.strategy.transformers), name_of(load.dtype)));
   lines.row("peak", kNameColumns, load.peak, "in " + load.stage);
   lines.add("    at " + load.where);
@@ -22,8 +23,9 @@ void add_load(Lines& lines, const Plan& plan) {
             warms_up ? "with the warm-up, which takes what is there" : "by the allocator");
   if (warms_up) lines.row("needed", kNameColumns, load.needed, "reserved without it");
   lines.row("device", kNameColumns, load.device, "with what is outside the allocator");
-  lines.add(load.decides ? "  Loading needs more than the step: it is what must fit."
-                         : "  The step needs more: it is what must fit.");
+  lines.add(!load.decides ? "  The step needs more: it is what must fit."
+            : load.merges ? "  Merging needs more than the step: it is what must fit."
+                          : "  Loading needs more than the step: it is what must fit.");
 }
 
 }  // namespace plimsoll::reports

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "models/mxfp4.h"
 #include "models/storages.h"
@@ -11,7 +10,6 @@
 namespace plimsoll::planner::loading {
 
 using models::PackedGemm;
-using models::PackedStorage;
 
 namespace {
 
@@ -47,9 +45,9 @@ std::int64_t warm_up_bytes(const Question& question, const LoadedModel& model) {
 
 class Loader {
  public:
-  Loader(const Question& question, LoadedModel& model, Device& device)
-      : question_(question), model_(model), device_(device) {
-    model_.blocks.assign(model_.weights.size(), std::nullopt);
+  Loader(const Question& question, LoadedModel& model, Packer& packer, Device& device)
+      : question_(question), model_(model), packer_(packer), device_(device) {
+    model_.blocks.resize(model_.weights.size());
   }
 
   void fetch(std::size_t i) {
@@ -75,7 +73,7 @@ class Loader {
     for (std::int64_t done = 0; done < rows; done += kRowsAtOnce)
       for (int half = 0; half < 2; ++half)
         look_up(Count(std::min(rows - done, kRowsAtOnce) * models::kMxfp4Block / 2));
-    model_.blocks[from.weight] = device_.take(weight.elements, DType::bf16);
+    model_.blocks[from.weight] = {device_.take(weight.elements, DType::bf16)};
     device_.free(shifted);
     device_.free(table);
     device_.free(values);
@@ -86,35 +84,21 @@ class Loader {
   void load(std::size_t i) {
     const Weight& weight = model_.weights[i];
     device_.at(weight.name);
-    if (weight.packed != nullptr && (question_.load.packed || weight.packed->grouped))
-      return load_packed(weight);
+    if (weight.packed != nullptr && (question_.load.packed || weight.packed->grouped)) {
+      model_.blocks[i] = packer_.load_packed(weight);
+      return;
+    }
     const Device::Block loaded = materialize(weight);
     if (weight.packed == nullptr) {
-      model_.blocks[i] = loaded;
+      model_.blocks[i] = {loaded};
       return;
     }
     // What was loaded lives until its conversion is done.
-    if (weight.packed->gemm == PackedGemm::int8)
-      to_int8(weight);
-    else
-      to_4_bits(weight);
+    model_.blocks[i] = packer_.pack(weight, model_.dtype, source_of(weight));
     device_.free(loaded);
   }
 
-  // Bnb4bitDeserialize, Bnb8bitDeserialize: what the checkpoint has of a weight is what the model
-  // has, in the order of names (threads load, and may be ahead). A text or a mark of a few bytes
-  // goes as it is read; what all scales are moved by stands in that text.
-  void load_packed(const Weight& weight) {
-    for (const models::PackedTensor& part : models::packed_tensors(
-             *weight.packed, weight.unpacked, question_.strategy.quantize->held_in))
-      device_.take(part.bytes());
-    if (weight.packed->grouped) return;
-    const bool rows = weight.packed->gemm == PackedGemm::int8;
-    device_.take_and_free(rows ? Bytes(1) : Bytes(kStateText));
-  }
-
  private:
-  static constexpr std::int64_t kStateText = 180;  // quant_state.bitsandbytes__nf4, at most a block
   static constexpr std::int64_t kRowsAtOnce = std::int64_t{32768} * 1024;
 
   // Half of each byte as an index: in 8 bits, in 32, and in 64 for the kernel that reads the table.
@@ -141,54 +125,16 @@ class Loader {
     return cast;
   }
 
-  // Int8Params._quantize, of a weight that went to the host for that: a copy in fp16, then rows'
-  // scales and values.
-  void to_int8(const Weight& weight) {
-    const Device::Block copy = device_.take(weight.elements, DType::fp16);
-    device_.take(Count(weight.unpacked.out), weight.packed->scale);
-    device_.take(weight.elements, DType::int8);
-    device_.free(copy);
-  }
-
-  // Params4bit._quantize: quantize_4bit of the weight as it is, of GPT-2's turned round; before 5.0
-  // of a copy, as the weight went to the host.
-  void to_4_bits(const Weight& weight) {
-    std::optional<Device::Block> copy;
-    if (weight.transposed || is_before_5(question_))
-      copy = device_.take(weight.elements, model_.dtype);
-    quantize_4bit(weight);
-    if (copy) device_.free(*copy);
-  }
-
-  void quantize_4bit(const Weight& weight) {
-    const PackedStorage& of = *weight.packed;
-    const auto parts =
-        models::packed_tensors(of, weight.unpacked, question_.strategy.quantize->held_in);
-    const Count scales = parts[1].elements;
-    const Device::Block absmax = device_.take(scales, DType::fp32);
-    device_.take(parts[0].bytes());
-    // get_4bit_type divides the table by its largest value.
-    device_.take(Count(of.table), DType::fp32);
-    const Device::Block magnitudes = device_.take(Count(of.table), DType::fp32);
-    device_.take_and_free(storage(Count(1), DType::fp32));
-    device_.free(magnitudes);
-    if (!of.doubly_quantized()) return;
-    device_.take(Count(of.offsets), DType::fp32);
-    const Device::Block moved = device_.take(scales, DType::fp32);
-    // quantize_blockwise: the values that packed scales stand for, made once (name2qmap), and a
-    // copy for each weight.
-    if (!std::exchange(has_table_, true)) device_.take(Count(of.scale_table), DType::fp32);
-    device_.take(parts[3].bytes());
-    device_.take(parts[1].bytes());
-    device_.take(Count(of.scale_table), DType::fp32);
-    device_.free(moved);
-    device_.free(absmax);
+  // Before 5.0 a weight went to the host to be packed; GPT-2's is turned round for that.
+  Packer::Source source_of(const Weight& weight) const {
+    return weight.transposed || is_before_5(question_) ? Packer::Source::copied
+                                                       : Packer::Source::there;
   }
 
   const Question& question_;
   LoadedModel& model_;
+  Packer& packer_;
   Device& device_;
-  bool has_table_ = false;
 };
 
 // 5.0 sorts all tensors; before, they come as a file lists them, which save_pretrained sorts by
@@ -239,8 +185,8 @@ void warm_up(const Question& question, const LoadedModel& model, Device& device)
   if (bytes / 2 > 0) device.take_and_free(Bytes(bytes / 2 * 2));
 }
 
-void from_pretrained(const Question& question, LoadedModel& model, Device& device) {
-  Loader loader(question, model, device);
+void from_pretrained(const Question& question, LoadedModel& model, Packer& packer, Device& device) {
+  Loader loader(question, model, packer, device);
   // Four threads load while one unpacks: as far as the next that is to be unpacked.
   std::size_t unpacked = 0;
   for (const std::size_t i : order_of(question, model)) {

@@ -1,10 +1,10 @@
 // Transformers' from_pretrained where weights go to the device, one after another.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "planner/loading/device.h"
+#include "planner/loading/packing.h"
 #include "planner/loading/weights.h"
 #include "planner/plan.h"
 
@@ -18,8 +18,8 @@ inline constexpr models::Release kLoadsInOrder{5, 0, 0};
 struct LoadedModel {
   std::vector<Weight> weights;  // as named_parameters() lists them
   DType dtype;  // what those that are not packed are loaded in
-  // Of each weight the block that it is now in; none of a packed one.
-  std::vector<std::optional<Device::Block>> blocks = {};
+  // Of each weight the blocks that it is now in: one, of a packed one several.
+  std::vector<std::vector<Device::Block>> blocks = {};
   // What is in MXFP4 still.
   struct Packed {
     std::size_t weight;
@@ -29,7 +29,7 @@ struct LoadedModel {
 };
 
 void warm_up(const Question& question, const LoadedModel& model, Device& device);
-void from_pretrained(const Question& question, LoadedModel& model, Device& device);
+void from_pretrained(const Question& question, LoadedModel& model, Packer& packer, Device& device);
 
 // Buffers that are in no checkpoint: frequencies of the rotary embedding, an embedding's scale.
 void take_buffers(const Question& question, Device& device);

@@ -29,17 +29,9 @@ namespace {
 
 enum class WarmUp : bool { no, yes };
 
-reports::Load replay_of(const Question& question, DType dtype, WarmUp warm_up) {
+// What a script that trains does before its first step.
+void make_ready(const Question& question, bool on_device, LoadedModel& model, Device& device) {
   const models::Strategy& s = question.strategy;
-  Device device(s.allocator);
-  LoadedModel model{.weights = loading::weights_of(*question.model, s), .dtype = dtype};
-  const bool by_bitsandbytes = s.quantize && !s.quantize->storage->grouped;
-  const bool on_device = by_bitsandbytes || question.load.device_map;
-  if (on_device) {
-    device.begin("from_pretrained");
-    if (warm_up == WarmUp::yes) loading::warm_up(question, model, device);
-    loading::from_pretrained(question, model, device);
-  }
   if (models::kbit_prepared(s)) {
     device.begin("prepare_model_for_kbit_training");
     loading::prepare_for_kbit(model, device);
@@ -52,6 +44,32 @@ reports::Load replay_of(const Question& question, DType dtype, WarmUp warm_up) {
     device.begin("model.to");
     loading::move_to_device(question, model, device);
   }
+}
+
+// What a script does that merges an adapter that was trained.
+void merge(const Question& question, LoadedModel& model, loading::Packer& packer, Device& device) {
+  device.begin("PeftModel.from_pretrained");
+  const loading::Adapters adapters = loading::load_adapters(question, model, device);
+  device.begin("merge_and_unload");
+  loading::merge_adapters(question, model, adapters, packer, device);
+}
+
+reports::Load replay_of(const Question& question, DType dtype, WarmUp warm_up) {
+  const models::Strategy& s = question.strategy;
+  Device device(s.allocator);
+  LoadedModel model{.weights = loading::weights_of(*question.model, s), .dtype = dtype};
+  loading::Packer packer(s.quantize, device);
+  const bool by_bitsandbytes = s.quantize && !s.quantize->storage->grouped;
+  const bool on_device = by_bitsandbytes || question.load.device_map;
+  if (on_device) {
+    device.begin("from_pretrained");
+    if (warm_up == WarmUp::yes) loading::warm_up(question, model, device);
+    loading::from_pretrained(question, model, packer, device);
+  }
+  if (question.load.merges)
+    merge(question, model, packer, device);
+  else
+    make_ready(question, on_device, model, device);
   return device.finished();
 }
 
@@ -63,6 +81,7 @@ reports::Load load_of(const Question& question) {
   reports::Load load = replay_of(question, dtype, WarmUp::yes);
   load.needed = std::min(load.reserved, replay_of(question, dtype, WarmUp::no).reserved);
   load.dtype = dtype;
+  load.merges = question.load.merges;
   return load;
 }
 

@@ -1,8 +1,9 @@
 #include "planner/loading/peft.h"
 
-#include <algorithm>
+#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "models/lora.h"
 #include "models/storages.h"
@@ -13,24 +14,24 @@ namespace plimsoll::planner::loading {
 namespace {
 
 // A and B of a module.
-struct Pair {
-  std::string module;
+struct Sizes {
+  std::size_t weight;
   Count a, b;
 };
 
 // By module, as named_modules() lists them: where the weights do.
-std::vector<Pair> pairs_of(const Question& question, const LoadedModel& model) {
-  std::map<std::string, Pair, std::less<>> by_weight;
+std::vector<Sizes> sizes_of(const Question& question, const LoadedModel& model) {
+  std::map<std::string, std::array<Count, 2>, std::less<>> by_weight;
   const models::ModelSpec& spec = *question.model;
   for (const models::LoraModule& module : models::lora_modules(spec, *question.strategy.lora)) {
     for (const std::string& name : models::tensor_names(spec.parameters[module.base]))
-      by_weight[name] = {name, module.a.shape.elements(), module.b.shape.elements()};
+      by_weight[name] = {module.a.shape.elements(), module.b.shape.elements()};
   }
-  std::vector<Pair> pairs;
-  for (const Weight& weight : model.weights)
-    if (const auto found = by_weight.find(weight.name); found != by_weight.end())
-      pairs.push_back(found->second);
-  return pairs;
+  std::vector<Sizes> sizes;
+  for (std::size_t i = 0; i < model.weights.size(); ++i)
+    if (const auto found = by_weight.find(model.weights[i].name); found != by_weight.end())
+      sizes.push_back({i, found->second[0], found->second[1]});
+  return sizes;
 }
 
 }  // namespace
@@ -46,41 +47,67 @@ DType adapters_made_in(const models::Strategy& s, DType loaded) {
 void prepare_for_kbit(LoadedModel& model, Device& device) {
   const bool is_low = model.dtype != DType::fp32;
   for (std::size_t i = 0; i < model.weights.size(); ++i) {
-    if (!model.blocks[i] || !is_low) continue;
+    if (model.weights[i].packed != nullptr || !is_low) continue;
     device.at(model.weights[i].name);
     const Device::Block wide = device.take(model.weights[i].elements, DType::fp32);
-    device.free(*model.blocks[i]);
-    model.blocks[i] = wide;
+    device.free(model.blocks[i].front());
+    model.blocks[i] = {wide};
   }
   device.empty_cache();
 }
 
-void add_adapters(const Question& question, const LoadedModel& model, Device& device) {
+Adapters add_adapters(const Question& question, const LoadedModel& model, Device& device) {
   const DType first = adapters_made_in(question.strategy, model.dtype),
               last = question.strategy.lora->dtype;
-  std::vector<Device::Block> blocks;
-  const std::vector<Pair> pairs = pairs_of(question, model);
-  for (const Pair& pair : pairs) {
-    device.at(pair.module);
-    for (const Count elements : {pair.a, pair.b}) blocks.push_back(device.take(elements, first));
+  Adapters adapters;
+  const std::vector<Sizes> sizes = sizes_of(question, model);
+  for (const Sizes& of : sizes) {
+    device.at(model.weights[of.weight].name);
+    const Device::Block a = device.take(of.a, first);
+    adapters.pairs.push_back({of.weight, a, device.take(of.b, first)});
   }
   // cast_adapter_dtype
-  if (first == last) return;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    device.at(pairs[i / 2].module);
-    device.take(i % 2 == 0 ? pairs[i / 2].a : pairs[i / 2].b, last);
-    device.free(blocks[i]);
+  if (first == last) return adapters;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    device.at(model.weights[sizes[i].weight].name);
+    const auto cast = [&](Device::Block& block, Count elements) {
+      const Device::Block made = device.take(elements, last);
+      device.free(block);
+      block = made;
+    };
+    cast(adapters.pairs[i].a, sizes[i].a);
+    cast(adapters.pairs[i].b, sizes[i].b);
   }
+  return adapters;
+}
+
+Adapters load_adapters(const Question& question, const LoadedModel& model, Device& device) {
+  Adapters adapters = add_adapters(question, model, device);
+  // load_peft_weights: what the file has, in its order, until set_peft_model_state_dict is done.
+  std::map<std::string, Count, std::less<>> stored;
+  for (const Sizes& of : sizes_of(question, model)) {
+    std::string module = model.weights[of.weight].name;
+    module.resize(module.size() - std::string_view("weight").size());
+    stored[module + "lora_A.weight"] = of.a;
+    stored[module + "lora_B.weight"] = of.b;
+  }
+  std::vector<Device::Block> read;
+  for (const auto& [name, elements] : stored) {
+    device.at(name);
+    read.push_back(device.take(elements, question.strategy.lora->dtype));
+  }
+  for (const Device::Block block : read) device.free(block);
+  return adapters;
 }
 
 void move_to_device(const Question& question, const LoadedModel& model, Device& device) {
-  std::map<std::string, Pair, std::less<>> adapters;
+  std::map<std::size_t, Sizes> adapters;
   if (question.strategy.lora)
-    for (Pair& pair : pairs_of(question, model)) adapters[pair.module] = std::move(pair);
-  for (const Weight& weight : model.weights) {
-    device.at(weight.name);
-    device.take(weight.elements, model.dtype);
-    const auto pair = adapters.find(weight.name);
+    for (const Sizes& of : sizes_of(question, model)) adapters.emplace(of.weight, of);
+  for (std::size_t i = 0; i < model.weights.size(); ++i) {
+    device.at(model.weights[i].name);
+    device.take(model.weights[i].elements, model.dtype);
+    const auto pair = adapters.find(i);
     if (pair == adapters.end()) continue;
     device.take(pair->second.a, question.strategy.lora->dtype);
     device.take(pair->second.b, question.strategy.lora->dtype);

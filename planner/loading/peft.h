@@ -13,9 +13,26 @@ void prepare_for_kbit(LoadedModel& model, Device& device);
 // unless that is an integer.
 DType adapters_made_in(const models::Strategy& strategy, DType loaded);
 
+// A and B of each adapted weight, as named_modules() lists them.
+struct Adapters {
+  struct Pair {
+    std::size_t weight;
+    Device::Block a, b;
+  };
+  std::vector<Pair> pairs;
+};
+
 // get_peft_model on a model that is there: A and B of each module in what its base computes in,
 // then in the adapters' dtype.
-void add_adapters(const Question& question, const LoadedModel& model, Device& device);
+Adapters add_adapters(const Question& question, const LoadedModel& model, Device& device);
+
+// PeftModel.from_pretrained: the same, and then each is read to the device once more, in the order
+// of names, and copied to its place.
+Adapters load_adapters(const Question& question, const LoadedModel& model, Device& device);
+
+// merge_and_unload of the adapters that were loaded.
+void merge_adapters(const Question& question, LoadedModel& model, const Adapters& adapters,
+                    Packer& packer, Device& device);
 
 // Trainer, place_model_on_device: model.to("cuda") of what stands on the host, parameter by
 // parameter.

@@ -10,17 +10,22 @@ namespace plimsoll::tools {
 
 void set_phase(const Options& options, planner::Question& question) {
   const std::string* phase = options.find("phase");
-  question.load.asked = phase != nullptr && *phase == "load";
+  question.load.merges = phase != nullptr && *phase == "merge";
+  question.load.asked = question.load.merges || (phase != nullptr && *phase == "load");
   const std::string* map = options.find("device-map");
   if (map != nullptr && !question.load.asked)
     refuse_value("device-map", *map, "needs --phase load: a step does not depend on it");
+  if (map != nullptr && *map == "none" && question.load.merges)
+    refuse_value("device-map", *map,
+                 "with --phase merge the model would stand on the host, and merging would take "
+                 "nothing of a GPU");
   const auto& quantize = question.strategy.quantize;
-  if (map != nullptr && *map == "auto" && quantize &&
-      models::packs_with_bitsandbytes(*quantize->storage))
+  const bool packs = quantize && models::packs_with_bitsandbytes(*quantize->storage);
+  if (map != nullptr && *map == "auto" && packs)
     refuse_value("device-map", *map,
                  "bitsandbytes loads a packed base to the current device itself; other maps of it "
                  "are not planned yet");
-  question.load.device_map = map != nullptr && *map == "auto";
+  question.load.device_map = map != nullptr ? *map == "auto" : question.load.merges && !packs;
 }
 
 void use_packed_checkpoint(const LoadedModel& model, planner::Question& question) {

@@ -2,7 +2,7 @@
 """What loading a model takes on the device, before its first step, without a GPU.
 
   load_runs.py --out tests/golden/load_runs_VERSION.json [--cases FILE] [--only TEXT,TEXT] [--jobs N]
-  load_runs.py --draw SEED --count N --out FILE  cases that are drawn by that number
+  load_runs.py --draw SEED --count N [--merge] --out FILE  cases that are drawn by that number
   load_runs.py --history NAME [--cases FILE]     every block of one case, in order
 
 FILE is load_runs_cases.json of this folder where nothing is said.
@@ -20,6 +20,8 @@ are packed in the checkpoint, as they are published, and unpacked while they are
 was packed (QuantState.as_dict, Linear8bitLt._save_to_state_dict); what says how is read as it would be, but the
 device has zeros, so the answer is put in its place; of AWQ's checkpoints gptqmodel's
 sources (autoawq's with Transformers 4), and what they import, are needed on PYTHONPATH.
+`merge`: the adapter is trained and on disk (its dtype is the adapters'); PeftModel.from_pretrained and
+merge_and_unload take the places of the stages behind from_pretrained.
 """
 
 import argparse
@@ -35,6 +37,7 @@ import dry_runs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STAGES = ("from_pretrained", "kbit_prep", "adapters", "to_device")
+MERGES = ("from_pretrained", "load_adapter", "merge")
 SAFETENSORS = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -131,20 +134,13 @@ def write_checkpoint(folder, workload, dtype, mxfp4=False, packed=False):
     config.save_pretrained(folder)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     kept = {name for name, _ in model.named_parameters()}  # a tied one once
-    header, end = {"__metadata__": {"format": "pt"}}, 0
+    tensors = []
     for name, tensor in sorted(model.state_dict().items()):
         if name not in kept or (name in tied and config.tie_word_embeddings):
             continue
-        stored_here = packed_tensors(name, tensor.shape, kind) if name in linears else \
+        tensors += packed_tensors(name, tensor.shape, kind) if name in linears else \
             stored_tensors(name, list(tensor.shape), dtype, mxfp4)
-        for stored, element, shape, size in stored_here:
-            header[stored] = {"dtype": element, "shape": shape, "data_offsets": [end, end + size]}
-            end += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text)
-        f.truncate(8 + len(text) + end)
+    write_hole(os.path.join(folder, "model.safetensors"), tensors)
 
 
 def from_pretrained(folder, workload, load):
@@ -168,6 +164,52 @@ def from_pretrained(folder, workload, load):
     arguments[torch_measure.dtype_argument()] = torch_measure.torch_dtype(strategy["param_dtype"])
     of = torch_measure.auto_class(workload["model"]["config"])
     return of.from_pretrained(folder, **arguments)
+
+
+def write_adapter(folder, workload):
+    """What save_pretrained of a trained adapter writes; its tensors are a hole."""
+    import adapters
+    import peft
+    import torch
+    import torch_measure
+    lora = workload["strategy"]["lora"]
+    config = torch_measure.hf_config(workload["model"], workload["stack"])
+    with torch.device("meta"):
+        model = torch_measure.auto_class(workload["model"]["config"]).from_config(config)
+        model = adapters.with_lora(model, lora)
+    model.peft_config["default"].save_pretrained(folder)
+    shapes = {name: list(tensor.shape) for name, tensor in peft.get_peft_model_state_dict(model).items()}
+    write_hole(os.path.join(folder, "adapter_model.safetensors"), [
+        stored for name, shape in sorted(shapes.items())
+        for stored in stored_tensors(name, shape, lora["adapter_dtype"], False)])
+
+
+def write_hole(path, tensors):
+    """A safetensors file of these (name, dtype, shape, bytes), which reads as zeros and takes no room."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, element, shape, size in tensors:
+        header[name] = {"dtype": element, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        f.truncate(8 + len(text) + end)
+
+
+def merging(workload, load, folder):
+    """The model after each stage of a script that merges: the base, the adapter on it, the two as one."""
+    import peft
+    lora = workload["strategy"]["lora"]
+    model = from_pretrained(folder, workload, load)
+    yield model
+    with tempfile.TemporaryDirectory() as adapter:
+        write_adapter(adapter, workload)
+        model = peft.PeftModel.from_pretrained(model, adapter,
+                                               autocast_adapter_dtype=lora["adapter_dtype"] == "fp32")
+    yield model
+    model = model.merge_and_unload()
+    yield model
 
 
 def stages(workload, load, folder):
@@ -199,8 +241,8 @@ def run_here(case):
         write_checkpoint(folder, workload, load["checkpoint_dtype"], load.get("mxfp4", False), load.get("packed", False))
         if case.get("history"):
             torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
-        made = stages(workload, load, folder)
-        for name in STAGES:
+        made = (merging if load.get("merge") else stages)(workload, load, folder)
+        for name in MERGES if load.get("merge") else STAGES:
             torch.cuda.reset_peak_memory_stats()
             model = next(made)
             gc.collect()
@@ -218,7 +260,7 @@ def run_here(case):
     return result
 
 
-def drawn_case(seed, number):
+def drawn_case(seed, number, merge=False):
     """Shapes that no catalog has, and every setting that a load depends on."""
     draw = random.Random(seed * 1000 + number)
     head_dim, heads = draw.choice([32, 64, 80, 128]), draw.choice([4, 8, 12, 16, 24])
@@ -244,6 +286,10 @@ def drawn_case(seed, number):
     if kind:
         strategy.update(quantize=kind, kbit_prep=mixed and draw.random() < 0.6)
     load = {"device_map": draw.choice([None, "auto"])} if not kind else {}
+    if merge:  # what was trained has an adapter, and nothing is prepared for training
+        strategy.setdefault("lora", {"rank": 8, "adapter_dtype": "fp32"})
+        strategy.pop("kbit_prep", None)
+        load = {"merge": True, **({} if kind else {"device_map": "auto"})}
     return {"name": f"drawn-{seed}-{number:03}", "model": {"name": f"drawn-{seed}-{number:03}", "config": config},
             "strategy": strategy, "load": load}
 
@@ -261,11 +307,12 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--draw", type=int, default=None)
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--merge", action="store_true")
     parser.add_argument("--history")
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.draw is not None:
-        cases = [drawn_case(options.draw, n) for n in range(options.count)]
+        cases = [drawn_case(options.draw, n, options.merge) for n in range(options.count)]
     else:
         with open(os.path.join(HERE, options.cases), encoding="utf-8") as f:
             cases = json.load(f)

@@ -106,7 +106,7 @@ _plimsoll() {
     fit:--offload-param-buffer-size) return ;;
     fit:--offload-param-max-in-cpu) return ;;
     fit:--mode) COMPREPLY=($(compgen -W 'train inference' -- "$cur")); return ;;
-    fit:--phase) COMPREPLY=($(compgen -W 'step load' -- "$cur")); return ;;
+    fit:--phase) COMPREPLY=($(compgen -W 'step load merge' -- "$cur")); return ;;
     fit:--device-map) COMPREPLY=($(compgen -W 'none auto' -- "$cur")); return ;;
     fit:--batch) return ;;
     fit:--context) return ;;
@@ -239,7 +239,7 @@ _plimsoll() {
     recommend:--offload-param-buffer-size) return ;;
     recommend:--offload-param-max-in-cpu) return ;;
     recommend:--mode) COMPREPLY=($(compgen -W 'train inference' -- "$cur")); return ;;
-    recommend:--phase) COMPREPLY=($(compgen -W 'step load' -- "$cur")); return ;;
+    recommend:--phase) COMPREPLY=($(compgen -W 'step load merge' -- "$cur")); return ;;
     recommend:--device-map) COMPREPLY=($(compgen -W 'none auto' -- "$cur")); return ;;
     recommend:--batch) return ;;
     recommend:--context) return ;;
@@ -360,7 +360,7 @@ _plimsoll() {
     run:--offload-param-buffer-size) return ;;
     run:--offload-param-max-in-cpu) return ;;
     run:--mode) COMPREPLY=($(compgen -W 'train inference' -- "$cur")); return ;;
-    run:--phase) COMPREPLY=($(compgen -W 'step load' -- "$cur")); return ;;
+    run:--phase) COMPREPLY=($(compgen -W 'step load merge' -- "$cur")); return ;;
     run:--device-map) COMPREPLY=($(compgen -W 'none auto' -- "$cur")); return ;;
     run:--batch) return ;;
     run:--context) return ;;
@@ -506,7 +506,7 @@ _plimsoll() {
     oom:--offload-param-buffer-size) return ;;
     oom:--offload-param-max-in-cpu) return ;;
     oom:--mode) COMPREPLY=($(compgen -W 'train inference' -- "$cur")); return ;;
-    oom:--phase) COMPREPLY=($(compgen -W 'step load' -- "$cur")); return ;;
+    oom:--phase) COMPREPLY=($(compgen -W 'step load merge' -- "$cur")); return ;;
     oom:--device-map) COMPREPLY=($(compgen -W 'none auto' -- "$cur")); return ;;
     oom:--batch) return ;;
     oom:--context) return ;;

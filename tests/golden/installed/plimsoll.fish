@@ -107,8 +107,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-param-buffe
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l mode -d 'train, inference (train)' -x -a 'train inference'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
-complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l phase -d 'step; load: also what loading the model takes, which may be more; merge: what loading and merging the trained adapter takes, in a process of its own (step)' -x -a 'step load merge'
+complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none; of --phase merge auto)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from fit' -l kv-dtype -d 'inference: of the key-value cache' -x
@@ -263,8 +263,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-param
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l mode -d 'train, inference (train)' -x -a 'train inference'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
-complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l phase -d 'step; load: also what loading the model takes, which may be more; merge: what loading and merging the trained adapter takes, in a process of its own (step)' -x -a 'step load merge'
+complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none; of --phase merge auto)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from recommend' -l kv-dtype -d 'inference: of the key-value cache' -x
@@ -394,8 +394,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-param-buffe
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l mode -d 'train, inference (train)' -x -a 'train inference'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
-complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l phase -d 'step; load: also what loading the model takes, which may be more; merge: what loading and merging the trained adapter takes, in a process of its own (step)' -x -a 'step load merge'
+complete -c plimsoll -n '__fish_seen_subcommand_from run' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none; of --phase merge auto)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from run' -l kv-dtype -d 'inference: of the key-value cache' -x
@@ -562,8 +562,8 @@ complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-param-buffe
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-param-buffer-size -d 'deepspeed, nvme: offload_param.buffer_size, elements (1e8)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l offload-param-max-in-cpu -d 'deepspeed, nvme: parameters that leave their files (1e9)' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l mode -d 'train, inference (train)' -x -a 'train inference'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l phase -d 'step; load: also what loading the model takes, which may be more (step)' -x -a 'step load'
-complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none)' -x -a 'none auto'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l phase -d 'step; load: also what loading the model takes, which may be more; merge: what loading and merging the trained adapter takes, in a process of its own (step)' -x -a 'step load merge'
+complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l device-map -d 'of --phase load, with AWQ or nothing packed: none, then model.to; auto: from_pretrained'\''s (none; of --phase merge auto)' -x -a 'none auto'
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l batch -d 'inference: sequences' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l context -d 'inference: tokens' -x
 complete -c plimsoll -n '__fish_seen_subcommand_from oom' -l kv-dtype -d 'inference: of the key-value cache' -x

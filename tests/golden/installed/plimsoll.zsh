@@ -131,8 +131,8 @@ _plimsoll() {
         '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
-        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more; merge\: what loading and merging the trained adapter takes, in a process of its own (step)]:NAME:(step load merge)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none; of --phase merge auto)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -299,8 +299,8 @@ _plimsoll() {
         '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
-        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more; merge\: what loading and merging the trained adapter takes, in a process of its own (step)]:NAME:(step load merge)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none; of --phase merge auto)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -431,8 +431,8 @@ _plimsoll() {
         '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
-        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more; merge\: what loading and merging the trained adapter takes, in a process of its own (step)]:NAME:(step load merge)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none; of --phase merge auto)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
@@ -607,8 +607,8 @@ _plimsoll() {
         '--offload-param-buffer-size=[deepspeed, nvme\: offload_param.buffer_size, elements (1e8)]:N:' \
         '--offload-param-max-in-cpu=[deepspeed, nvme\: parameters that leave their files (1e9)]:N:' \
         '--mode=[train, inference (train)]:NAME:(train inference)' \
-        '--phase=[step; load\: also what loading the model takes, which may be more (step)]:NAME:(step load)' \
-        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none)]:NAME:(none auto)' \
+        '--phase=[step; load\: also what loading the model takes, which may be more; merge\: what loading and merging the trained adapter takes, in a process of its own (step)]:NAME:(step load merge)' \
+        '--device-map=[of --phase load, with AWQ or nothing packed\: none, then model.to; auto\: from_pretrained'\''s (none; of --phase merge auto)]:NAME:(none auto)' \
         '--batch=[inference\: sequences]:N:' \
         '--context=[inference\: tokens]:N:' \
         '--kv-dtype=[inference\: of the key-value cache]:DTYPE:' \
