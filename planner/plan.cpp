@@ -90,6 +90,14 @@ void judge_load(const Question& question, Plan& plan) {
                                 "\"packed already, as the model's config says\"", "derived",
                                 "transformers 5.17, integrations/bitsandbytes.py "
                                 "(Bnb4bitDeserialize, Bnb8bitDeserialize)"});
+  if (load.merges)
+    plan.assumptions.push_back(
+        {"adapter that is merged",
+         "\"trained, its file in " + std::string(name_of(question.strategy.lora->dtype)) +
+             "; in a process of its own, where nothing of the training is left\"",
+         "assumed",
+         "peft 0.21.2, peft_model.py (PeftModel.from_pretrained), tuners/tuners_utils.py "
+         "(merge_and_unload)"});
   load.device = load.needed + plan.overhead.total();
   load.decides = load.device > plan.device;
   load.fits = !plan.usable || load.device <= *plan.usable;

@@ -46,7 +46,9 @@ std::string flushing_text(const Flushing& flushing) {
 
 void add_verdict(Lines& lines, const Plan& plan) {
   const Bytes needed = needed_device(plan);
-  const std::string where = per_gpu(plan) + (needed > plan.device ? " while it is loaded" : "");
+  std::string where = per_gpu(plan);
+  if (needed > plan.device)
+    where += plan.load->merges ? " while the adapter is merged" : " while it is loaded";
   const std::string usable = plan.usable ? bytes_text(*plan.usable) : "";
   if (plan.states_only) {
     const std::string states = decimal_bytes_text(plan.states.total());

@@ -69,15 +69,11 @@ class Merger {
   // the host, is packed anew; what was packed before goes behind that.
   void merge_packed(std::size_t i) {
     const Weight& weight = model_.weights[i];
-    const bool int8 = is_int8(weight);
     const Block unpacked = unpack(weight);
     const Block product = delta(weight);
-    // `output.to(lora_data.dtype)` of 8 bits alone.
-    const DType sum = int8 ? adapter_ : sum_of(model_.dtype, adapter_);
-    std::optional<Block> cast;
-    if (int8 && adapter_ != DType::fp32) cast = device_.take(weight.elements, adapter_);
+    // Beside 8 bits adapters are in fp32 (adapters_made_in), as what is unpacked of them.
+    const DType sum = sum_of(is_int8(weight) ? DType::fp32 : model_.dtype, adapter_);
     const Block merged = device_.take(weight.elements, sum);
-    if (cast) device_.free(*cast);
     std::vector<Block> blocks = packer_.pack(weight, sum, Packer::Source::copied);
     std::swap(blocks, model_.blocks[i]);
     for (const Block before : blocks) device_.free(before);

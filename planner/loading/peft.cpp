@@ -81,6 +81,22 @@ Adapters add_adapters(const Question& question, const LoadedModel& model, Device
   return adapters;
 }
 
+namespace {
+
+// _remap_adapter_state_dict_for_load asks for the model's state_dict: of each weight whose scales
+// are packed a copy of their table is made for it (bitsandbytes, QuantState.as_dict).
+void ask_for_state_dict(const LoadedModel& model, Device& device) {
+  std::vector<Device::Block> copies;
+  for (const Weight& weight : model.weights) {
+    if (weight.packed == nullptr || !weight.packed->doubly_quantized()) continue;
+    device.at(weight.name);
+    copies.push_back(device.take(Count(weight.packed->scale_table), DType::fp32));
+  }
+  for (const Device::Block copy : copies) device.free(copy);
+}
+
+}  // namespace
+
 Adapters load_adapters(const Question& question, const LoadedModel& model, Device& device) {
   Adapters adapters = add_adapters(question, model, device);
   // load_peft_weights: what the file has, in its order, until set_peft_model_state_dict is done.
@@ -96,6 +112,7 @@ Adapters load_adapters(const Question& question, const LoadedModel& model, Devic
     device.at(name);
     read.push_back(device.take(elements, question.strategy.lora->dtype));
   }
+  ask_for_state_dict(model, device);
   for (const Device::Block block : read) device.free(block);
   return adapters;
 }

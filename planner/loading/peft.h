@@ -27,7 +27,7 @@ struct Adapters {
 Adapters add_adapters(const Question& question, const LoadedModel& model, Device& device);
 
 // PeftModel.from_pretrained: the same, and then each is read to the device once more, in the order
-// of names, and copied to its place.
+// of names, and copied to its place (peft 0.21.2, utils/save_and_load.py).
 Adapters load_adapters(const Question& question, const LoadedModel& model, Device& device);
 
 // merge_and_unload of the adapters that were loaded.

@@ -155,15 +155,11 @@ class Refusals {
 
   // merge_and_unload adds what an adapter is to the weight below it.
   void refuse_merging() const {
-    const auto refuse_it = [](const char* what, const char* planned) {
-      fail(ErrorKind::bad_input, std::string("--phase merge ") + what + ": " + planned);
-    };
-    if (!s_.lora) refuse_it("without adapters", "--lora-rank says which adapter is merged");
+    check(s_.lora.has_value(), ErrorKind::bad_input,
+          "--phase merge without adapters: --lora-rank says which adapter is merged");
     if (s_.quantize && s_.quantize->storage->grouped)
-      fail(ErrorKind::unsupported,
-           "--phase merge with --quantize " + std::string(s_.quantize->storage->name) +
-               ": PEFT merges into weights that bitsandbytes packed, or that "
-               "are not packed");
+      refuse("with --quantize " + std::string(s_.quantize->storage->name),
+             "PEFT merges into weights that bitsandbytes packed, or that are not packed");
   }
 
   const Question& question_;

@@ -154,6 +154,8 @@ class EveryTool(unittest.TestCase):
         out = self.folder / "runs.json"
         self.run_tool("load_runs.py", "--only", "tiny-", "--out", out)
         self.assert_made_again(out, GOLDEN / "load_runs_5.17.json")
+        self.run_tool("load_runs.py", "--cases", "load_runs_merge_cases.json", "--only", "tiny-", "--out", out)
+        self.assert_made_again(out, GOLDEN / "load_runs_merge.json")
 
     @needs("oom_runs.py")
     def test_oom_runs(self):

@@ -117,8 +117,8 @@ void check_runs(const std::string& file, std::size_t least, std::size_t refusals
     INFO("peak ", of_run.peak, ", stays ", of_run.resident, ", reserved ", of_run.reserved);
     const std::int64_t reserved = run["stages"]["from_pretrained"]["reserved_bytes"];
     const std::int64_t tolerance = std::max(kBlock, reserved * reserved_percent / 100);
-    if (question.load.merges && question.strategy.quantize)
-      CHECK((of_run.peak <= kBlock / 80 && of_run.resident == 0 && of_run.reserved <= kBlock));
+    if (question.load.merges && !question.load.packed)
+      CHECK(of_run.is_exact());
     else if (question.load.packed)
       CHECK((of_run.peak <= read_ahead(question) && of_run.resident == 0 &&
              of_run.reserved <= kBlock));

@@ -13,8 +13,9 @@ namespace plimsoll::tests {
 // What load_of() refuses the question with; "" where it does not.
 std::string refusal_of(const planner::Question& question);
 
-// Checks every stage to the byte; where four threads load (device_map without packing), within what
-// a block of another order leaves. `least`: so many runs or more are planned; `refusals`: so many
+// Checks every stage to the byte; of loads to train, where four threads load (device_map without
+// packing), within what a block of another order leaves, and of packed checkpoints within what they
+// have read ahead. `least`: so many runs or more are planned; `refusals`: so many
 // are not.
 void check_runs(const std::string& file, std::size_t least, std::size_t refusals = 0,
                 std::int64_t reserved_percent = 0);

@@ -2,6 +2,7 @@
 // runtime that computes nothing: tests/golden/load_runs_merge*.json (tools/oracle/load_runs.py).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "models/model_catalog.h"
@@ -14,10 +15,9 @@ using namespace plimsoll;
 using tests::check_runs;
 using tests::refusal_of;
 
-// What stays is exact in all; the peak of packed bases within 230 kB, which is what blocks that are
-// not worth splitting hold beyond what was asked for.
+// All to the byte, but for what threads have read ahead of a packed checkpoint.
 TEST_CASE("merges of adapters into bases of 16 and 32 bits, 8 and 4") {
-  check_runs("load_runs_merge.json", 18);
+  check_runs("load_runs_merge.json", 19);
 }
 
 // One asks PEFT for adapters in bf16 where it makes them in fp32.
@@ -63,6 +63,20 @@ TEST_CASE("a merge has the adapter's product twice, in the adapter's dtype, and 
   const std::int64_t beyond = above_base() - expected;
   CHECK(beyond >= 0);
   CHECK(beyond < 1 << 20);
+}
+
+TEST_CASE("an answer about a merge says that nothing of the training is left") {
+  const models::ModelSpec model = models::catalog_model("llama-3.2-1b");
+  planner::Question question = merge_of(model);
+  question.batch.seq_len = 64;
+  question.remedies = false;
+  const auto says = [&] {
+    const auto assumptions = planner::plan(question).assumptions;
+    return std::ranges::count(assumptions, "adapter that is merged", &reports::Assumption::what);
+  };
+  CHECK(says() == 1);
+  question.load.merges = false;
+  CHECK(says() == 0);
 }
 
 TEST_CASE("what cannot be merged is refused by name") {

@@ -138,7 +138,7 @@ const std::map<std::string_view, std::vector<Trial>> kTrials{
     {"host-memory", {{"1MiB", {{"offload", "optimizer"}}}, {"1MiB"}}},
     {"freeze", {{"*wte*"}}},
     {"train", {{"*wte*"}, {"*wte*", {{"freeze", "*"}}}}},
-    {"phase", {{"load"}}},
+    {"phase", {{"load"}, {"merge", {{"lora-rank", "8"}}}, {"merge"}}},
     {"device-map", {{"auto", {{"phase", "load"}}}, {"auto"}}},
     {"detail", {{""}}}};
 

@@ -84,6 +84,12 @@ TEST_CASE("a model's own quantization_config packs the base that adapters are on
       "already: what loading that takes is planned of bitsandbytes' checkpoints and, with "
       "adapters, of AWQ's",
       Error);
+  const Given merge{{"lora-rank", "8"}, {"phase", "merge"}};
+  CHECK(ask(held, merge).question.load.packed);
+  CHECK(ask(held, merge).question.load.merges);
+  CHECK_FALSE(ask(held, load).question.load.merges);
+  CHECK_THROWS_WITH_AS(ask(R"({"quant_method": "gptq", "bits": 4, "group_size": 128})", merge),
+                       doctest::Contains("--phase merge: the model's config has"), Error);
   const char* const awq =
       R"({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"})";
   CHECK(storage(awq) == "awq");

@@ -36,19 +36,20 @@ void use_packed_checkpoint(const LoadedModel& model, planner::Question& question
   if (!packed || method == "mxfp4") return;  // that is unpacked
   const std::string is =
       "the model's config has a quantization_config, so its checkpoint is packed ";
+  const char* const phase = question.load.merges ? "merge" : "load";
   const auto& asked = question.strategy.quantize;
   if (method == "awq" && asked && asked->storage->gemm == models::PackedGemm::awq) {
     question.load.packed = true;
     return;
   }
   if (method != "bitsandbytes")
-    refuse_value("phase", "load",
+    refuse_value("phase", phase,
                  is + "already: what loading that takes is planned of "
                       "bitsandbytes' checkpoints and, with adapters, of AWQ's");
   models::Quantization held;
   const std::string name = bitsandbytes_storage(*packed, held);
   if (!asked || asked->storage->name != name || asked->held_in != held.held_in)
-    refuse_value("phase", "load",
+    refuse_value("phase", phase,
                  is + "as " + name +
                      " already: planned is what loading that takes with adapters "
                      "on it, and without --quantize");

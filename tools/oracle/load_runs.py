@@ -202,6 +202,10 @@ def merging(workload, load, folder):
     import peft
     lora = workload["strategy"]["lora"]
     model = from_pretrained(folder, workload, load)
+    for module in model.modules():
+        state = getattr(getattr(module, "weight", None), "quant_state", None)
+        if state is not None and state.shape is None:  # the checkpoint's text, which is zeros, would say it
+            state.shape = (module.out_features, module.in_features)
     yield model
     with tempfile.TemporaryDirectory() as adapter:
         write_adapter(adapter, workload)
